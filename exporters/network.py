@@ -32,8 +32,9 @@ from inputs import schema, serving
 from inputs.label_map import read_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.object_based import stored_variables
 from model_fn.checkpoints.repair import restoring
-from model_fn.checkpoints.variables import check_variables, inference_variables
+from model_fn.checkpoints.variables import check_variables
 from model_fn.evaluation import score_thresholds
 from model_fn.serving import saved_model as served
 from model_fn.serving.folding import fold_batch_norms
@@ -206,8 +207,9 @@ def restored_network(
     with tf.Graph().as_default() as graph:
         built, definitions = _build_signatures(detector, pipeline_config, options, label_map)
         graph_def = graph.as_graph_def()
-        variables = inference_variables(pipeline_config.eval_config.use_moving_averages)
-        check_variables(checkpoint, variables, pipeline_config.model)
+        model, averages = pipeline_config.model, pipeline_config.eval_config.use_moving_averages
+        variables = stored_variables(checkpoint, detector, averages, model)
+        check_variables(checkpoint, variables, model)
         saver = tf1.train.Saver(save_relative_paths=True)  # the folder may be moved
         restorer = tf1.train.Saver(variables)
     # The session is not the default one: formats build graphs of their own, and run eagerly.

@@ -9,6 +9,7 @@ from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.detectors.base import Detections, Detector, Groundtruth, make_detector
 from inputs import schema
 from inputs.label_map import LabelMap
+from model_fn.checkpoints.object_based import stored_variables
 from model_fn.checkpoints.savers import (
     ConstantWeights,
     EvaluationSaver,
@@ -222,7 +223,7 @@ def _eval_spec(
         ),
         scaffold_fn=lambda: make_scaffold(
             EvaluationSaver(
-                inference_variables(use_averages),
+                stored_variables(checkpoint, detector, use_averages, pipeline_config.model),
                 pipeline_config.model,
                 weights.constants if weights else {},
             ),

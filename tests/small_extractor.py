@@ -26,7 +26,7 @@ class SmallExtractor:
         stride: That of the first one.
     """
 
-    recipe = types.SimpleNamespace(quantizes=True)
+    recipe = types.SimpleNamespace(quantizes=True, is_tf2_line=False)
 
     def __init__(self, num_maps: int = 2, stride: int = 4) -> None:
         self._num_maps, self._stride = num_maps, stride

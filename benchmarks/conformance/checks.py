@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks.conformance import goldens, two_stage
 from benchmarks.conformance.compare import Check, sums
-from benchmarks.conformance.goldens import Case, load, moved, one_hot_classes
+from benchmarks.conformance.goldens import Case, Names, load, moved, one_hot_classes
 from benchmarks.conformance.repeats import OUTSIDE, REPEATS, compare_repeated, compare_runs
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context, Groundtruth, make_detector
@@ -31,6 +31,7 @@ ANCHORS = 1e-5
 PREDICTIONS = 1e-3
 TRAIN_PREDICTIONS = 1e-2  # batch statistics of two images amplify rounding on small maps
 GRADIENTS = 1e-2
+MOVING_NORMS = 1e-3  # tolerance of the norms of moving averages after a pass
 NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
 NO_LOSS = 1e-6  # share of the total below which rounding decides
 
@@ -110,18 +111,19 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         return
     check = cells["variables"]
     with tf.Graph().as_default():
-        # Graph records have these images.
-        images = np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3))
-        detector, predictions, _, groundtruth = build(case, case.config, images, is_training=True)
+        images, config = case.images_of_graph(), case.overridden(recorded.get("overrides", ()))
+        detector, predictions, _, groundtruth = build(case, config, images, is_training=True)
         losses = detector.loss(predictions, groundtruth).terms
+        name_of = Names(detector)
         trainable = {v.op.name for v in tf1.trainable_variables()}
-        ours = {v.op.name: [v.shape.as_list(), v.op.name in trainable] for v in model_variables()}
+        ours = {name_of(v): [v.shape.as_list(), v.op.name in trainable] for v in model_variables()}
         theirs = recorded["variables"]
         for name in sorted(set(ours) ^ set(theirs)):
             check.fail(f"{'extra' if name in ours else 'missing'} variable {name}")
         for name in sorted(set(ours) & set(theirs)):
             check.equal(ours[name], theirs[name], name)
-        check.equal(sorted(losses), sorted(recorded["loss_keys"]), "loss keys")
+        if "loss_keys" in recorded:
+            check.equal(sorted(losses), sorted(recorded["loss_keys"]), "loss keys")
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
         check.equal(len(updates), case.num_update_ops, "update ops")
         penalties = detector.regularization_losses()
@@ -135,7 +137,7 @@ def check_graph(case: Case, cells: Dict[str, Check]) -> None:
         sample = recorded.get("anchors_sample")
         if sample:
             if two_stage.is_two_stage(predictions):  # training leaves some anchors out
-                predictions = build(case, case.config, images, is_training=False).predictions
+                predictions = build(case, config, images, is_training=False).predictions
             with tf1.Session() as session:
                 anchors = session.run(predictions.anchors)
             _compare_anchors(cells["anchors"], anchors, sample, recorded["num_anchors"])
@@ -218,9 +220,9 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             exact = two_stage.with_recorded_regions(predictions, recorded["predictions"], arrays)
             detections.update(detector.postprocess(exact, true_shapes).to_dict())
             overflow = two_stage.areas_overflow(exact)
-        seeded = case.seeded_value(recorded.get("init"))
+        seeded, name_of = case.seeded_value(recorded.get("init")), Names(detector)
         with tf1.Session() as session:
-            load(session, model_variables(), seeded)
+            load(session, model_variables(), seeded, name_of)
             fetched = session.run(
                 {
                     "inputs": predictions.inputs,
@@ -233,7 +235,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
             if has_regions and _any_short(ours, recorded, arrays):
                 names = [*_whole_tensors(recorded, has_regions), *recorded["feature_maps"]]
                 for repeat in range(1, 1 + REPEATS):
-                    load(session, model_variables(), moved(seeded, repeat))
+                    load(session, model_variables(), moved(seeded, repeat), name_of)
                     repeated = session.run({n: values[n] for n in names if n in values})
                     for name, value in repeated.items():
                         spread = np.max(np.abs(value - ours[name])) / np.max(np.abs(value))
@@ -304,7 +306,8 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
     recorded = case.numeric
     if not recorded or not recorded.get("train_ok"):
         return
-    config = case.overridden(recorded["overrides"])
+    overrides = recorded["train"].get("overrides", recorded["overrides"])
+    config = case.overridden(overrides)
     with training_pass(case, config, recorded["train"]["predictions"]) as run_pass:
 
         def run(value: goldens.SeededValue) -> Dict[str, Any]:
@@ -336,29 +339,40 @@ def training_pass(
         penalties = built.detector.regularization_losses()
         regularization = tf.add_n(penalties) if penalties else tf.constant(0.0)
         total = tf.add_n(list(losses.values())) + regularization
+        name_of = Names(built.detector)
+        recorded = (case.numeric or {}).get("train", {}).get("moving_norms", {})
+        moving_norms = {
+            name_of(v): tf.norm(tf.cast(v, tf.float64))
+            for v in model_variables()
+            if name_of(v) in recorded
+        }
         fetched = {
             "losses": {**losses, "regularization": regularization, "total": total},
-            "norms": gradient_norms(total),
+            "norms": gradient_norms(total, name_of),
             "predictions": prediction_values(built.predictions, keys),
         }
         if quantized:
             ranges = {each.scope: (each.least, each.most) for each in built.predictions.quantized}
             fetched["ranges"] = ranges
         variables = model_variables()
+        trainable = {name_of(v) for v in tf1.trainable_variables()}
         with tf1.Session() as session:
 
             def run(value: goldens.SeededValue) -> Dict[str, Any]:
-                load(session, variables, value)
-                return session.run(fetched)
+                load(session, variables, value, name_of)
+                values = {**session.run(fetched), "trainable": trainable}
+                if moving_norms:
+                    session.run(built.detector.updates())
+                return {**values, "moving": session.run(moving_norms)}
 
             yield run
 
 
-def gradient_norms(total: tf.Tensor) -> Dict[str, tf.Tensor]:
+def gradient_norms(total: tf.Tensor, name_of: Callable[[Any], str]) -> Dict[str, tf.Tensor]:
     """Norm of the gradient of each trainable variable that has one."""
     variables = tf1.trainable_variables()
     gradients = zip(variables, tf1.gradients(total, variables))
-    return {v.op.name: tf.norm(tf.cast(g, tf.float64)) for v, g in gradients if g is not None}
+    return {name_of(v): tf.norm(tf.cast(g, tf.float64)) for v, g in gradients if g is not None}
 
 
 def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], case: Case) -> None:
@@ -376,6 +390,8 @@ def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], 
     }
     check, losses = checks["losses"], [run["losses"] for run in runs]
     compare_runs(check, losses, expected, case.loss_tolerance, "loss", NO_LOSS * train["total"])
+    moving = [run["moving"] for run in runs]
+    compare_runs(check, moving, train.get("moving_norms", {}), MOVING_NORMS, "average")
     for key, stats in train["predictions"].items():
         check.equal(runs[0]["shapes"][key], stats["shape"], f"training {key} shape")
     recorded_sums = {
@@ -386,7 +402,7 @@ def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], 
     our_sums = [run["sums"] for run in runs]
     compare_runs(check, our_sums, recorded_sums, TRAIN_PREDICTIONS, "training sums")
     norms = [run["norms"] for run in runs]
-    without = {v.op.name for v in tf1.trainable_variables()} - {*norms[0]}
+    without = runs[0]["trainable"] - {*norms[0]}
     recorded_without = sorted(case.numeric.get("trainable_without_gradient", []))
     checks["gradients"].equal(sorted(without), recorded_without, "variables without gradient")
     floor = NO_GRADIENT * float(train["global_grad_norm_total_loss"])

@@ -2,7 +2,8 @@
 
 Layout of the folder: `configs/NAME.json` (graph facts), `numeric/NAME.{json,npz}` (values),
 `train_trace/NAME.json` (optimizer steps), `numeric/_inputs.npz` (images) and `detinit.py` (the
-function from a variable's name and shape to its value).
+function from a variable's name and shape to its value). A folder of the TF2 line is recognized by
+its own function, see `tf2`.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import dataclasses
 import fnmatch
 import functools
 import importlib.util
-import json
 import pathlib
 import re
 import zlib
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence
 
 import numpy as np
 
+from benchmarks.conformance import tf2
+from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 
 SeededValue = Callable[[str, Sequence[int]], np.ndarray]
@@ -48,6 +50,8 @@ class Case:
     numeric: Optional[Dict[str, Any]]
     arrays: Dict[str, np.ndarray]
     trace: Optional[Dict[str, Any]]
+    scales: Optional[Dict[str, float]] = None  # factors of values of variables; of the TF2 line
+    image_width: int = 300
 
     @property
     def why_without_numbers(self) -> str:
@@ -71,13 +75,24 @@ class Case:
         return getattr(self.config.model, self.config.model.WhichOneof("model"))
 
     def images(self) -> np.ndarray:
-        """uint8 [2, 300, 300, 3], the images of every numeric run."""
-        with np.load(self.folder / "numeric" / "_inputs.npz") as stored:
-            return stored["images_300"]
+        """uint8 [2, 300, 300, 3] or less wide, the images of every numeric run."""
+        folder = self.folder if self.scales is None else self.folder.parent
+        with np.load(folder / "numeric" / "_inputs.npz") as stored:
+            return stored["images_300"][:, :, : self.image_width]
+
+    def images_of_graph(self) -> np.ndarray:
+        """Images [2, h, w, 3] of the facts of the graph."""
+        if self.scales is not None:
+            return self.images()
+        return np.random.default_rng(0).integers(0, 256, (2, 480, 640, 3))
 
     def seeded_value(self, variant: Optional[str] = None) -> SeededValue:
         """The function of a golden run from variable name and shape to value."""
-        return seeded_value(self.folder, variant or "det_value")
+        scales = self.scales
+        if scales is None:
+            return seeded_value(self.folder / "detinit.py", variant or "det_value")
+        value = seeded_value(self.folder / tf2.VALUES_FILE, "det_value_tf2")
+        return lambda name, shape: value(name, shape, scales.get(name, 1.0))
 
     @property
     def loss_tolerance(self) -> float:
@@ -99,10 +114,6 @@ class Case:
         return (self.graph or {})["update_ops_count"]
 
 
-def _read_json(path: pathlib.Path) -> Optional[Dict[str, Any]]:
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def names(golden_dir: pathlib.Path, pattern: str) -> List[str]:
     """Names with any golden numbers that match a glob, sorted."""
     stems = {
@@ -116,23 +127,38 @@ def names(golden_dir: pathlib.Path, pattern: str) -> List[str]:
 def read(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Case:
     """All that the folder of golden numbers holds for `name`."""
     graph, numeric, trace = (
-        _read_json(golden_dir / part / f"{name}.json")
+        tf2.read_json(golden_dir / part / f"{name}.json")
         for part in ("configs", "numeric", "train_trace")
     )
-    arrays: Dict[str, np.ndarray] = {}
-    npz = golden_dir / "numeric" / f"{name}.npz"
-    if npz.exists():
-        with np.load(npz) as stored:
-            arrays = dict(stored)
+    arrays = _read_arrays(golden_dir / "numeric" / f"{name}.npz")
     recorded = graph or numeric or trace or {}
     config_file = configs_dir / f"{recorded.get('config', name)}.config"
-    return Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
+    case = Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
+    if graph is None or not (golden_dir / tf2.VALUES_FILE).exists():
+        return case
+    record = tf2.numeric_record(numeric, arrays, graph) if numeric else None
+    steps = _read_arrays(golden_dir / "train_trace" / f"{name}.npz")
+    return dataclasses.replace(
+        case,
+        graph=tf2.graph_record(graph, numeric),
+        numeric=record,
+        arrays=tf2.numeric_arrays(arrays, record) if record else {},
+        trace=tf2.trace_record(trace, steps, graph) if trace else None,
+        scales=tf2.scales(graph),
+        image_width=tf2.image_width(graph),
+    )
+
+
+def _read_arrays(path: pathlib.Path) -> Dict[str, np.ndarray]:
+    if not path.exists():
+        return {}
+    with np.load(path) as stored:
+        return dict(stored)
 
 
 @functools.cache
-def seeded_value(golden_dir: pathlib.Path, variant: str) -> SeededValue:
-    """The folder's own function from variable name and shape to value."""
-    path = golden_dir / "detinit.py"
+def seeded_value(path: pathlib.Path, variant: str) -> Callable[..., np.ndarray]:
+    """The function of a folder's file from variable name and shape to value."""
     spec = importlib.util.spec_from_file_location("golden_detinit", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path}: cannot be loaded")
@@ -146,12 +172,13 @@ def seeded_value(golden_dir: pathlib.Path, variant: str) -> SeededValue:
 def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
     """A copy of the pipeline configuration with a golden record's changes made to it.
 
-    Records say "path: old -> new" or "path = new"; a path starts at the pipeline, at the model
-    ("ssd.…") or inside it ("image_resizer"); "constant X" is a constant learning rate.
+    Records say "path: old -> new", "path = new" or "path field = field = new"; a path starts at the
+    pipeline, at the model ("ssd.…") or inside it ("image_resizer"); "constant X" is a constant
+    learning rate.
     """
     kind = config.model.WhichOneof("model")
     assignments = []
-    for line in recorded:
+    for line in _single_overrides(recorded):
         match = re.fullmatch(r"(\S+): .* -> (.*?)(?: \(.*\))?", line, re.DOTALL) or re.fullmatch(
             r"(\S+) = (.*)", line, re.DOTALL
         )
@@ -173,18 +200,45 @@ def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
     return pipeline.apply_overrides(config, assignments)
 
 
+def _single_overrides(recorded: Sequence[str]) -> Iterator[str]:
+    """Overrides of one field each."""
+    for line in recorded:
+        match = re.fullmatch(r"(\S+) (\w+) = (\w+) = (\S+)", line)
+        if match is None:
+            yield line
+            continue
+        message, *names, value = match.groups()
+        yield from (f"{message}.{name} = {value}" for name in names)
+
+
 def one_hot_classes(num_classes: int) -> np.ndarray:
     """float32 [2, 3, K], the classes of the fixed groundtruth."""
     slots = np.array(CLASS_SLOTS) % num_classes
     return np.tile(np.eye(num_classes, dtype=np.float32)[slots], (2, 1, 1))
 
 
-def load(session: Any, variables: Iterable[Any], value: SeededValue) -> None:
+class Names:
+    """Names in golden records of the variables of a graph: their own, or keys of the TF2 line."""
+
+    def __init__(self, detector: Any) -> None:
+        self._paths = detector.object_paths([v.op.name for v in tf1.global_variables()])
+
+    def __call__(self, variable: Any) -> str:
+        return self._paths.get(variable.op.name, variable.op.name)
+
+
+def load(
+    session: Any,
+    variables: Iterable[Any],
+    value: SeededValue,
+    name_of: Callable[[Any], str] = lambda variable: variable.op.name,
+) -> None:
     """Runs the initializers with the name-seeded values in place of their own."""
     feed, initializers = {}, []
     for variable in variables:
         initializers.append(variable.initializer)
-        feed[variable.initializer.inputs[1]] = value(variable.op.name, variable.shape.as_list())
+        shape = variable.shape.as_list()
+        feed[variable.initializer.inputs[1]] = value(name_of(variable), shape)
     session.run(initializers, feed)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.conformance import goldens, repeats
 from benchmarks.conformance.compare import Check
-from benchmarks.conformance.goldens import Case, load, one_hot_classes
+from benchmarks.conformance.goldens import Case, Names, load, one_hot_classes
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
 from inputs import schema
@@ -73,15 +73,16 @@ def optimizer_steps(
         tf1.train.get_or_create_global_step()
         features, labels = _padded_batch(case, config)
         spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
-        variables = {v.op.name: v for v in tf1.global_variables()}
+        name_of = Names(make_detector(config.model, is_training=True))
+        variables = {name_of(v): v for v in tf1.global_variables()}
         model = [v for name, v in variables.items() if name in model_names]
-        values = {v.op.name: tf.norm(v) if v.shape.rank else v for v in model}
+        values = {name_of(v): tf.norm(v) if v.shape.rank else v for v in model}
         initializer = tf1.global_variables_initializer()
         with tf1.Session() as session:
 
             def take_steps(num_steps: int, value: goldens.SeededValue) -> Steps:
                 session.run(initializer)
-                load(session, model, value)
+                load(session, model, value, name_of)
                 values_of_steps, losses = [session.run(values)], []
                 for _ in range(num_steps):
                     losses.append(session.run([spec.loss, spec.train_op])[0])

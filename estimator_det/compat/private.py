@@ -103,6 +103,13 @@ def saved_model_message() -> Any:
     return saved_model_pb2.SavedModel()
 
 
+def object_graph_message(serialized: bytes) -> Any:
+    """Parses the graph of objects of a checkpoint, a `TrackableObjectGraph` message."""
+    from tensorflow.core.protobuf import trackable_object_graph_pb2
+
+    return trackable_object_graph_pb2.TrackableObjectGraph.FromString(serialized)
+
+
 def tflite_schema() -> Any:
     """Imports the tables of TFLite's flatbuffers and the codes of its operations."""
     from tensorflow.lite.python import schema_py_generated

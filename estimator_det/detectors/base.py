@@ -8,7 +8,7 @@ the padded image that enters the network unless a field says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.nms.kernels import NmsOptions
@@ -185,6 +185,10 @@ class Detector(Protocol):
         """True if it is built for training."""
 
     @property
+    def is_tf2_line(self) -> bool:
+        """True if the network is of the TF2 line, so that `object_paths` has its paths."""
+
+    @property
     def preprocess(self) -> Preprocessor:
         """Preprocesses float32 [B, h, w, 3] in 0..255: [B, H, W, C], true_shapes int32 [B, 3]."""
 
@@ -221,6 +225,13 @@ class Detector(Protocol):
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         """Maps checkpoint names to variables for "classification", "detection" or "full"."""
+
+    def object_paths(self, names: Sequence[str], checkpoint_type: str = "full") -> Dict[str, str]:
+        """Paths in object-based checkpoints of the TF2 line, of the variables with these names.
+
+        A checkpoint of the type "classification" has the backbone only. Names are in the order in
+        which the variables were created. Of a network of the TF1 line there are none.
+        """
 
     def with_quantization(self, quantization: Quantization) -> Detector:
         """Returns the same detector with simulated quantization; ConfigError if it has none."""

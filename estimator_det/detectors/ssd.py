@@ -7,7 +7,7 @@ heads are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
@@ -31,9 +31,15 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
-from estimator_det.extractors.ssd.recipe import EXTRACTORS, RecipeExtractor, make_extractor
+from estimator_det.extractors.ssd.recipe import (
+    BACKBONE_PATH,
+    EXTRACTORS,
+    RecipeExtractor,
+    make_extractor,
+)
 from estimator_det.images.resize import Preprocessor, height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.nets.object_paths import classifier_paths, layer_scopes, nested, variable_paths
 from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from estimator_det.predictors.base import BoxHead, make_box_head
 
@@ -59,6 +65,10 @@ class SsdDetector:
     is_class_agnostic: bool = False  # always False
     # Simulated in every layer; None for a float network.
     quantization: Optional[Quantization] = None
+
+    @property
+    def is_tf2_line(self) -> bool:
+        return self.extractor.recipe.is_tf2_line
 
     def predict(
         self,
@@ -149,6 +159,19 @@ class SsdDetector:
 
         return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], classifier_name)
 
+    def object_paths(self, names: Sequence[str], checkpoint_type: str = "full") -> Dict[str, str]:
+        if not self.is_tf2_line:
+            return {}
+        scopes, prefix = layer_scopes(names), f"{EXTRACTOR_SCOPE}/"
+        inner = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
+        extractor = self.extractor.object_paths(inner)
+        owner = "model/_feature_extractor"
+        paths = {prefix + scope: f"{owner}/{path}" for scope, path in extractor.items()}
+        if checkpoint_type == "classification":
+            return variable_paths(names, classifier_paths(paths, f"{owner}/{BACKBONE_PATH}"))
+        heads = self.predictor.object_paths([scope for scope in scopes if scope not in paths])
+        return variable_paths(names, {**paths, **nested("model/_box_predictor", heads)})
+
     def with_quantization(self, quantization: Quantization) -> SsdDetector:
         if not self.extractor.recipe.quantizes:
             raise ConfigError(
@@ -179,6 +202,7 @@ def make_ssd_preprocessor(config: Any) -> Preprocessor:
 def make_ssd(config: Any, is_training: bool) -> SsdDetector:
     """Builds the detector of an `Ssd` message, but no graph."""
     norm_is_training = is_training and not config.freeze_batchnorm
+    extractor = make_extractor(config.feature_extractor, norm_is_training)
     has_background = config.add_background_class or config.explicit_background_class
     return SsdDetector(
         num_classes=config.num_classes,
@@ -186,13 +210,14 @@ def make_ssd(config: Any, is_training: bool) -> SsdDetector:
         norm_is_training=norm_is_training,
         inplace_norm_update=config.inplace_batchnorm_update,
         preprocess=make_ssd_preprocessor(config),
-        extractor=make_extractor(config.feature_extractor, norm_is_training),
+        extractor=extractor,
         predictor=make_box_head(
             config.box_predictor,
             config.num_classes,
             add_background_class=config.add_background_class,
             is_training=is_training,
             norm_is_training=norm_is_training,
+            tf2_line=extractor.recipe.is_tf2_line,
         ),
         anchor_generator=make_anchor_generator(config.anchor_generator),
         box_coder=make_box_coder(config.box_coder),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Tuple, TypeVar, cast
+from typing import Any, ClassVar, Optional, Tuple, TypeVar, cast
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
 from estimator_det.config.field_rules import non_default_fields
 from estimator_det.config.text import ConfigError
+from estimator_det.nets.object_paths import ObjectPaths
 
 RGB_MEANS = (123.68, 116.779, 103.939)
 """Means of the images that ResNet and VGG classifiers were trained on, in pixels of 0..255."""
@@ -29,6 +30,13 @@ class RecipeRules:
     has_extra_layers: bool = False
     # Fields of the recipe whose functions receive `custom_parameters` as keyword arguments.
     functions: ClassVar[Tuple[str, ...]]
+    # Paths of layers in object-based checkpoints; None for a network of the TF1 line.
+    object_paths: Optional[ObjectPaths] = None
+
+    @property
+    def is_tf2_line(self) -> bool:
+        """True for a network of the TF2 line, whose layers use hyperparameters as Keras does."""
+        return self.object_paths is not None
 
     def with_parameters(self: RecipeType, config: Any) -> RecipeType:
         """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""

@@ -7,7 +7,7 @@ batch-norm mode applies unless the message has a narrower one.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
 from estimator_det.config.text import ConfigError
@@ -16,6 +16,7 @@ from estimator_det.protos import hyperparams_pb2
 
 ArgScope = Callable[[], ContextManager[None]]
 Normalizer = Callable[..., tf.Tensor]
+Regularizer = Callable[[tf.Tensor], Optional[tf.Tensor]]
 
 _PROTO = hyperparams_pb2.Hyperparams
 _SCALING = hyperparams_pb2.VarianceScalingInitializer
@@ -30,6 +31,12 @@ ACTIVATIONS: Dict[int, Optional[Callable[[tf.Tensor], tf.Tensor]]] = {
 
 no_scope: ArgScope = contextlib.nullcontext
 """Argument scope that changes nothing."""
+
+
+def open_activation() -> Callable[[tf.Tensor], tf.Tensor]:
+    """The activation of convolutions in the open argument scopes."""
+    settings = slim.current_arg_scope()[slim.arg_scope_func_key(slim.conv2d)]
+    return settings["activation_fn"] or tf.identity
 
 
 # Normal initializers with four graph nodes; TensorFlow's have six.
@@ -56,7 +63,7 @@ def random_normal(stddev: float, mean: float = 0.0) -> Initializer:
     return _scaled(tf.raw_ops.RandomStandardNormal, mean, stddev)
 
 
-def make_regularizer(config: Any) -> Optional[Callable[[tf.Tensor], Optional[tf.Tensor]]]:
+def make_regularizer(config: Any) -> Optional[Regularizer]:
     """Penalty of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
 
     None for an empty message. With weight 0 there is no loss term.
@@ -114,22 +121,54 @@ NORMALIZERS: Dict[str, Normalizer] = {
 }
 
 
-def _batch_norm_settings(config: Any, is_training: bool) -> Dict[str, Any]:
+def _batch_norm_settings(config: Any, is_training: bool, *, tf2_line: bool) -> Dict[str, Any]:
     """Arguments of batch norm layers; empty if the message has no batch norm."""
     kind = config.WhichOneof("normalizer_oneof")
     if kind not in ("batch_norm", "sync_batch_norm"):
         return {}
     norm = getattr(config, kind)
     settings = {name: getattr(norm, name) for name in ("decay", "center", "scale", "epsilon")}
-    return {**settings, "is_training": is_training and norm.train}
+    return {**settings, "is_training": is_training and (norm.train or tf2_line)}
 
 
-def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
+class DepthwisePenalty(NamedTuple):
+    """Penalty of the depthwise half of separable convolutions; the pointwise half has none."""
+
+    penalty: Regularizer
+
+    def __call__(self, kernel: Any) -> Optional[tf.Tensor]:
+        is_pointwise = kernel.name.partition(":")[0].endswith("pointwise_weights")
+        return None if is_pointwise else self.penalty(kernel)
+
+
+def keras_defaults() -> ContextManager[None]:
+    """Argument scope of separable convolutions that use no hyperparameters of their kernels."""
+    uniform = slim.xavier_initializer()
+    return slim.arg_scope(
+        [slim.separable_conv2d],
+        weights_initializer=uniform,
+        pointwise_initializer=uniform,
+        weights_regularizer=None,
+    )
+
+
+def make_arg_scope(
+    config: Any,
+    is_training: bool,
+    *,
+    tf2_line: bool = False,
+    is_backbone: bool = False,
+    covers_pointwise: bool = True,
+) -> ArgScope:
     """Builds the argument scope of a `Hyperparams` message.
 
     Depthwise kernels are regularized like all others, unless the message has an explicit
     `regularize_depthwise: false`.
     Batch norm learns with `is_training`, unless the message has `train: false`.
+
+    In the TF2 line `train` has no effect, and a batch norm without offset leaves the convolution
+    its bias, except `is_backbone`. If not `covers_pointwise`, initializer and penalty apply to the
+    depthwise half of separable convolutions only.
     """
     dense = config.op == _PROTO.FC
     convolutions = [slim.conv2d, slim.separable_conv2d, slim.conv2d_transpose]
@@ -146,13 +185,21 @@ def make_arg_scope(config: Any, is_training: bool) -> ArgScope:
     normalizer = NORMALIZERS[kind] if kind else None
     if kind == "group_norm":
         settings["normalizer_params"] = {}  # an outer scope has those of a batch norm
-    settings["normalizer_fn"] = (
-        with_bias(normalizer) if normalizer and config.force_use_bias else normalizer
-    )
-    norm_settings = _batch_norm_settings(config, is_training)
+    has_bias = config.force_use_bias
+    if tf2_line:
+        norm = getattr(config, kind) if kind in ("batch_norm", "sync_batch_norm") else None
+        has_bias = not is_backbone and (has_bias or (norm is not None and not norm.center))
+    settings["normalizer_fn"] = with_bias(normalizer) if normalizer and has_bias else normalizer
+    norm_settings = _batch_norm_settings(config, is_training, tf2_line=tf2_line)
     depthwise_settings: Dict[str, Any] = {}
     if not dense and config.HasField("regularize_depthwise") and not config.regularize_depthwise:
         depthwise_settings["weights_regularizer"] = None
+    elif not covers_pointwise and settings["weights_regularizer"] is not None:
+        depthwise_settings["weights_regularizer"] = DepthwisePenalty(
+            settings["weights_regularizer"]
+        )
+    if not covers_pointwise:
+        depthwise_settings["pointwise_initializer"] = slim.xavier_initializer()
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:

@@ -8,10 +8,10 @@ checkpoints can be restored. The tables end before the pooling, where detectors 
 from __future__ import annotations
 
 import contextlib
-from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
+from typing import Callable, ContextManager, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets.hyperparams import truncated_normal
+from estimator_det.nets.hyperparams import open_activation, truncated_normal
 from estimator_det.nets.layers import (
     choose_padding,
     conv2d,
@@ -20,12 +20,18 @@ from estimator_det.nets.layers import (
     separable_conv2d,
     squeeze_excite,
 )
-from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
+from estimator_det.nets.normalization import (
+    BATCH_NORMS,
+    batch_norm,
+    published_scope,
+    sync_batch_norm,
+)
 
 # The reference's settings for detectors on these backbones.
 WEIGHT_DECAY = 0.00004
 WEIGHT_STDDEV = 0.09
 BATCH_NORM_DECAY = 0.9997
+BATCH_NORM_EPSILON = 0.001
 
 DIVISOR = 8  # widths are rounded to multiples of this, which suits vector units
 SQUEEZE = 4  # a squeeze-excite gate has a quarter as many hidden channels
@@ -182,6 +188,18 @@ def arg_scope() -> Iterator[None]:
         yield
 
 
+def keras_arg_scope() -> ContextManager[None]:
+    """Argument scope of the TF2 line; a configuration's hyperparameters replace all settings."""
+    return published_scope(
+        BATCH_NORM_DECAY,
+        BATCH_NORM_EPSILON,
+        weights_initializer=truncated_normal(WEIGHT_STDDEV),
+        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
+        activation_fn=tf.nn.relu6,
+        normalizer_fn=batch_norm,
+    )
+
+
 @contextlib.contextmanager
 def _network_scope() -> Iterator[None]:
     """Argument scope of properties that no scope around the networks may change."""
@@ -232,6 +250,7 @@ def inverted_residual_net(
     *,
     explicit_padding: bool = False,
     pad_whole_blocks: bool = False,
+    tf2_line: bool = False,
 ) -> Dict[str, tf.Tensor]:
     """Builds a network in the open variable and argument scopes.
 
@@ -243,6 +262,8 @@ def inverted_residual_net(
         pad_whole_blocks: with `explicit_padding`, pad a block's input in addition to "SAME" inside
             it, so that maps grow by the kernel size minus 1 at every block: the reference pads the
             v3 networks in this way, and checkpoints trained with it expect it.
+        tf2_line: the open argument scope also decides on activations, and on offset and factor of
+            batch norms.
 
     Returns:
         Every activation by name, in order: `layer_1`, …, one for each row of the table; for a block
@@ -253,7 +274,9 @@ def inverted_residual_net(
     net = inputs
     padding = choose_padding(explicit_padding)
     pads_blocks = explicit_padding and pad_whole_blocks
-    with _network_scope():
+    if tf2_line:
+        layers = tuple(row._replace(activation=open_activation()) for row in layers)
+    with contextlib.nullcontext() if tf2_line else _network_scope():
         for number, row in enumerate(layers, start=1):
             name = f"layer_{number}"
             if isinstance(row, Conv):

@@ -16,6 +16,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tupl
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.nets.hyperparams import DepthwisePenalty
 from estimator_det.nets.normalization import Convolution, batch_norm, sync_batch_norm
 from estimator_det.nets.quantization import (
     ACTIVATION,
@@ -126,6 +127,8 @@ def separable_conv2d(
         def convolve_pointwise(kernel: tf.Tensor) -> tf.Tensor:
             return tf.nn.conv2d(depthwise, kernel, 1, "VALID")
 
+        if isinstance(layer.weights_regularizer, DepthwisePenalty):
+            layer = dataclasses.replace(layer, weights_regularizer=None)
         shape = (1, 1, depthwise.shape[-1], num_outputs)
         initializer = layer.pointwise_initializer or layer.weights_initializer
         pointwise = _kernel("pointwise_weights", shape, inputs.dtype, initializer)

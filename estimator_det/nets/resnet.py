@@ -6,11 +6,24 @@ published classifiers, so their checkpoints can be restored.
 
 from __future__ import annotations
 
-from typing import Any, Callable, ContextManager, Dict, NamedTuple, Optional, Tuple
+import itertools
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.hyperparams import open_activation
 from estimator_det.nets.layers import EXPLICIT, conv2d, quantized
 from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.object_paths import joined
 from estimator_det.nets.quantization import ACTIVATION
 
 # Settings with which the published ResNets v1 were trained.
@@ -20,6 +33,7 @@ BATCH_NORM_EPSILON = 1e-5
 
 ROOT_DEPTH = 64
 ROOT_STRIDE = 4  # stride of the first block's input
+_UNIT = "/bottleneck_v1/"
 EXPANSION = 4  # output channels of a unit per channel of its bottleneck
 
 
@@ -43,19 +57,23 @@ V1_BLOCKS: Dict[int, Tuple[Block, ...]] = {
 """Tables by the number of layers in the network's name."""
 
 
-def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
+def v1_arg_scope(
+    weight_decay: float = WEIGHT_DECAY, *, tf2_line: bool = False
+) -> ContextManager[None]:
     """Argument scope of the published network's training; weight decay 0 adds no loss term.
 
     The scopes around it decide if batch norm learns and where its moving averages are updated. Like
     in the reference, every layer has decay, epsilon and scale as explicit arguments, so that a
     configuration's hyperparameters cannot replace them; they do replace weights, activation and the
-    kind of normalizer.
+    kind of normalizer. In the TF2 line they replace all, and the penalty is twice as large.
     """
-    norm_settings: Dict[str, Any] = {
+    norm_settings: Optional[Dict[str, Any]] = {
         "decay": BATCH_NORM_DECAY,
         "epsilon": BATCH_NORM_EPSILON,
         "scale": True,
     }
+    if tf2_line:
+        norm_settings, weight_decay = None, 2 * weight_decay
     return published_scope(
         BATCH_NORM_DECAY,
         BATCH_NORM_EPSILON,
@@ -65,6 +83,66 @@ def v1_arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
         normalizer_fn=batch_norm,
         normalizer_params=norm_settings,
     )
+
+
+def _keras_unit(
+    net: tf.Tensor, bottleneck: int, depth: int, stride: int, *, is_first: bool
+) -> tf.Tensor:
+    """A residual unit of the TF2 line, whose activation also limits the sum.
+
+    The stride is in the first 1x1 convolution and in the shortcut, which is a convolution in the
+    first unit of a block.
+    """
+    shortcut = net
+    if is_first:
+        shortcut = conv2d(net, depth, 1, stride=stride, activation_fn=None, scope="shortcut")
+    residual = conv2d(net, bottleneck, 1, stride=stride, scope="conv1")
+    residual = conv2d(residual, bottleneck, 3, scope="conv2")
+    residual = conv2d(residual, depth, 1, activation_fn=None, scope="conv3")
+    return quantized(open_activation()(shortcut + residual), ACTIVATION)
+
+
+def build_keras_block(
+    net: tf.Tensor, number: int, layers: int, depth: Callable[[float], int] = int
+) -> tf.Tensor:
+    """Builds block `number`, from 1, of the TF2 line's network; its first unit has the stride."""
+    block = V1_BLOCKS[layers][number - 1]
+    widths = depth(block.bottleneck), depth(EXPANSION * block.bottleneck)
+    for unit in range(1, block.units + 1):
+        with tf1.variable_scope(f"block{number}/unit_{unit}/bottleneck_v1"):
+            is_first = unit == 1
+            stride = 2 if is_first and number > 1 else 1
+            net = _keras_unit(net, *widths, stride, is_first=is_first)
+    return net
+
+
+def keras_resnet_v1(
+    inputs: tf.Tensor,
+    layers: int,
+    depth: Callable[[float], int] = int,
+    num_blocks: int = 4,
+) -> Dict[str, tf.Tensor]:
+    """Builds the network of the TF2 line in the open variable and argument scopes.
+
+    Returns `block1`, … at strides 4, 8, 16 and 32.
+    """
+    net = conv2d(inputs, depth(ROOT_DEPTH), 7, stride=2, padding=EXPLICIT, scope="conv1")
+    net = tf.nn.max_pool2d(net, 3, 2, "SAME")
+    end_points: Dict[str, tf.Tensor] = {}
+    for number in range(1, num_blocks + 1):
+        net = end_points[f"block{number}"] = build_keras_block(net, number, layers, depth)
+    return end_points
+
+
+def keras_order(scopes: Sequence[str]) -> List[str]:
+    """Scopes of the layers in the order in which Keras counts them; see `nets.object_paths`."""
+    order: List[str] = []
+    for _, unit in itertools.groupby(scopes, lambda scope: scope.rpartition(_UNIT)[0]):
+        branches: Tuple[List[str], List[str]] = ([], [])
+        for scope in unit:
+            branches["/shortcut" not in scope].append(scope)
+        order += joined(*branches)
+    return order
 
 
 def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf.Tensor:

@@ -8,6 +8,7 @@ from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tupl
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.nets.object_paths import Paths
 
 BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
 
@@ -28,6 +29,9 @@ class BoxHead(Protocol):
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> Prediction:
         """Predicts from maps [B, h_i, w_i, c_i] with these numbers of anchors per cell."""
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of the head's layers in object-based checkpoints of the TF2 line."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +145,15 @@ def make_box_head(
     add_background_class: bool,  # True if the class scores have a background column
     is_training: bool,  # True if dropout is active
     norm_is_training: bool,  # True if batch norm learns
+    tf2_line: bool = False,  # True for a head of the TF2 line
 ) -> BoxHead:
     """Builds the box head of a `BoxPredictor` message, but no graph."""
     return BOX_HEADS.make_chosen(
-        config, "box_predictor", num_classes, add_background_class, is_training, norm_is_training
+        config,
+        "box_predictor",
+        num_classes,
+        add_background_class,
+        is_training,
+        norm_is_training,
+        tf2_line,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
@@ -11,16 +13,41 @@ from estimator_det.nets.hyperparams import (
     ACTIVATIONS,
     NORMALIZERS,
     ArgScope,
+    keras_defaults,
     make_arg_scope,
+    no_scope,
     with_bias,
 )
 from estimator_det.nets.layers import conv2d, ranges_with_suffix, separable_conv2d
+from estimator_det.nets.object_paths import PLACES, Paths, layers_of, list_paths
 from estimator_det.predictors import base
 from estimator_det.protos import box_predictor_pb2
 
 SHARED_SCOPE = "WeightSharedConvolutionalBoxPredictor"
 
 _SHARED = box_predictor_pb2.WeightSharedConvolutionalBoxPredictor
+
+
+TF2_LINE_FIELDS = ("apply_conv_hyperparams_to_heads", "apply_conv_hyperparams_pointwise")
+"""Fields of the weight-shared head that only networks of the TF2 line use."""
+
+_BOXES, _CLASSES = "box_encodings", "class_predictions_with_background"  # in object paths
+_LAYER = re.compile(
+    r"(BoxPredictor_(?P<map>\d+)/)?"
+    r"((?P<head>BoxEncoding|Class)Predictor(?P<depthwise>_depthwise)?"
+    r"|Conv2d_(?P<extra>\d+)_1x1_\d+)"
+)
+_TOWER_LAYER = re.compile(
+    rf"{SHARED_SCOPE}/(?P<tower>(?P<kind>|Box|Class)PredictionTower)/conv2d_(?P<layer>\d+)"
+    r"(/\w+Norm/feature_(?P<map>\d+))?"
+)
+
+
+def _last_layers(head: str, options: base.HeadOptions) -> Tuple[str, str, int]:
+    """Object with the last layers of boxes or classes, their list, and the place of the first."""
+    if head != "Class":
+        return _BOXES, "_box_encoder_layers", 0
+    return _CLASSES, "_class_predictor_layers", int(options.dropout_keep_probability < 1.0)
 
 
 @dataclass(frozen=True)
@@ -37,6 +64,7 @@ class ConvolutionalBoxHead:
     # Upper bound; the lower bound wins. The channels are the feature map's between the two bounds.
     # If both are 0, there are no such convolutions.
     max_depth: int = 0
+    tf2_line: bool = False  # hyperparameters do not apply to depthwise kernels of the last layers
 
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
@@ -54,6 +82,22 @@ class ConvolutionalBoxHead:
                 classes.append(base.predict_classes(net, anchors, self.head, self._layer))
         return base.concat_maps(boxes, classes)
 
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        places: Dict[str, Tuple[str, int]] = {}
+        for layer in layers_of(scopes):
+            match = _LAYER.fullmatch(layer)
+            if match is None:
+                continue
+            number = match["map"] or 0
+            if match["extra"]:
+                places[layer] = f"_shared_nets/{number}", PLACES * int(match["extra"])
+                continue
+            head, layers, first = _last_layers(match["head"], self.head)
+            is_after_depthwise = self.head.use_depthwise and not match["depthwise"]
+            path = f"_prediction_heads/{head}/{number}/{layers}"
+            places[layer] = path, first + (PLACES if is_after_depthwise else 0)
+        return list_paths(scopes, places)
+
     def _extra_layers(self, net: tf.Tensor) -> tf.Tensor:
         depth = max(min(net.shape[-1], self.max_depth), self.min_depth)
         if depth > 0:
@@ -64,7 +108,8 @@ class ConvolutionalBoxHead:
     def _layer(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
         kernel_size = self.head.kernel_size
         if self.head.use_depthwise:
-            net = separable_conv2d(net, None, kernel_size, scope=f"{name}_depthwise")
+            with keras_defaults() if self.tf2_line else contextlib.nullcontext():
+                net = separable_conv2d(net, None, kernel_size, scope=f"{name}_depthwise")
             kernel_size = 1
         with base.plain_output():
             return conv2d(net, depth, kernel_size, scope=name, **settings)
@@ -77,15 +122,24 @@ def make_convolutional_box_head(
     add_background_class: bool,
     is_training: bool,
     norm_is_training: bool,
+    tf2_line: bool,
 ) -> ConvolutionalBoxHead:
-    """The head of a `ConvolutionalBoxPredictor` message; see `base.make_box_head`."""
+    """The head of a `ConvolutionalBoxPredictor` message; see `base.make_box_head`.
+
+    The TF2 line never applies a sigmoid, and starts depthwise class heads without a bias.
+    """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
+    if tf2_line:
+        head = replace(head, class_bias_init=0.0) if head.use_depthwise else head
+    else:
+        head = replace(head, sigmoid_scores=config.apply_sigmoid_to_scores)
     return ConvolutionalBoxHead(
-        head=replace(head, sigmoid_scores=config.apply_sigmoid_to_scores),
-        conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training),
+        head=head,
+        conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training, tf2_line=tf2_line),
         num_layers=config.num_layers_before_predictor,
         min_depth=config.min_depth,
         max_depth=config.max_depth,
+        tf2_line=tf2_line,
     )
 
 
@@ -109,6 +163,8 @@ class WeightSharedBoxHead:
     # Applied at the end of a tower layer; None for no activation.
     activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = tf.nn.relu6
     forces_bias: bool = False  # True if layers before a normalizer have a bias, too
+    # Argument scope of separable last layers, inside that of all layers.
+    last_layers_scope: ArgScope = no_scope
 
     def __post_init__(self) -> None:
         if self.num_layers > 0 and self.depth < 1:
@@ -139,6 +195,26 @@ class WeightSharedBoxHead:
                 boxes.append(box)
                 classes.append(scores)
         return base.concat_maps(boxes, classes)
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        places: Dict[str, Tuple[str, int]] = {}
+        paths: Paths = {}
+        for scope in scopes:
+            tower = _TOWER_LAYER.fullmatch(scope)
+            if tower and tower["map"]:
+                head = _CLASSES if tower["kind"] == "Class" else _BOXES
+                place = PLACES * int(tower["layer"]) + 1
+                paths[scope] = f"_base_tower_layers_for_heads/{head}/{tower['map']}/{place}"
+            elif tower:
+                paths[scope] = f"_head_scope_conv_layers/{tower['tower']}/{tower['layer']}"
+        for number in range(len(scopes)):
+            layer = f"{SHARED_SCOPE}/ProjectionLayer/conv2d_{number}"
+            places[layer] = f"_additional_projection_layers/{number}", 0
+        _, layers, _ = _last_layers("Box", self.head)
+        places[f"{SHARED_SCOPE}/BoxPredictor"] = f"_box_prediction_head/{layers}", 0
+        head, layers, first = _last_layers("Class", self.head)
+        places[f"{SHARED_SCOPE}/ClassPredictor"] = f"_prediction_heads/{head}/{layers}", first
+        return {**paths, **list_paths(scopes, places)}
 
     def _projected_depth(self, feature_maps: Sequence[tf.Tensor]) -> Optional[int]:
         """Channels of each map after projection; None if maps are not projected."""
@@ -171,7 +247,7 @@ class WeightSharedBoxHead:
         }
 
     def _layer(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
-        with base.plain_output():
+        with self.last_layers_scope(), base.plain_output():
             return self._convolution(net, depth, name, **settings)
 
     def _convolution(self, net: tf.Tensor, depth: int, name: str, **settings: Any) -> tf.Tensor:
@@ -196,23 +272,36 @@ def make_weight_shared_box_head(
     add_background_class: bool,
     is_training: bool,
     norm_is_training: bool,
+    tf2_line: bool,
 ) -> WeightSharedBoxHead:
     """The head of a `WeightSharedConvolutionalBoxPredictor` message; see `base.make_box_head`.
 
-    tf-slim layers read their hyperparameters from the argument scope around them, also in last
-    layers and pointwise halves, so `apply_conv_hyperparams_to_heads` and
-    `apply_conv_hyperparams_pointwise` always apply. `score_converter` has no effect in training,
-    because losses need logits.
+    In the TF2 line, `conv_hyperparams` apply to pointwise halves of the tower, and to separable
+    last layers, only with `apply_conv_hyperparams_pointwise` and `apply_conv_hyperparams_to_heads`;
+    in the TF1 line, always. `score_converter` has no effect in training, because losses need
+    logits.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
     hyperparams = config.conv_hyperparams
     kind = hyperparams.WhichOneof("normalizer_oneof")
-    has_activation = hyperparams.HasField("activation")
+    has_activation = hyperparams.HasField("activation") or tf2_line
+    last_layers_scope = no_scope
+    if tf2_line:
+        # The reference's towers do not know this kind.
+        kind = None if kind == "sync_batch_norm" else kind
+        last_layers_scope = keras_defaults
+    if tf2_line and config.apply_conv_hyperparams_to_heads:
+        last_layers_scope = make_arg_scope(hyperparams, norm_is_training, tf2_line=True)
     # Losses need logits, so that only inference converts scores.
     converts = config.score_converter == _SHARED.SIGMOID and not is_training
     return WeightSharedBoxHead(
         head=replace(head, sigmoid_scores=converts),
-        conv_scope=make_arg_scope(config.conv_hyperparams, norm_is_training),
+        conv_scope=make_arg_scope(
+            hyperparams,
+            norm_is_training,
+            tf2_line=tf2_line,
+            covers_pointwise=config.apply_conv_hyperparams_pointwise or not tf2_line,
+        ),
         depth=config.depth,
         num_layers=config.num_layers_before_predictor,
         share_tower=config.share_prediction_tower,
@@ -220,4 +309,5 @@ def make_weight_shared_box_head(
         normalizer_scope="GroupNorm" if kind == "group_norm" else "BatchNorm",
         activation=ACTIVATIONS[hyperparams.activation] if has_activation else tf.nn.relu6,
         forces_bias=hyperparams.force_use_bias,
+        last_layers_scope=last_layers_scope,
     )

@@ -17,6 +17,7 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
     onnx,
     openvino,
     saved_model,
+    tf2_checkpoint,
     tfjs,
     tflite,
 )

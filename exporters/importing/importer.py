@@ -13,7 +13,7 @@ from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.printing import counted, escaped
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files import ownership
-from exporters.formats import FORMATS
+from exporters.formats import FORMATS, tf2_checkpoint
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
 from exporters.importing import anchors
@@ -21,15 +21,16 @@ from exporters.importing.mapping import COPIED, MISSING, OTHER_SHAPE, REBUILT, M
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
-from exporters.importing.published import Published, Structure, float_variables, refuse_not_finite
+from exporters.importing.published import Published, read_checkpoint, refuse_not_finite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.object_based import check_line
 from model_fn.checkpoints.repair import write_state
-from model_fn.checkpoints.variables import NEUTRAL_STATISTICS, num_neutral_layers
+from model_fn.checkpoints.variables import NEUTRAL_STATISTICS, SLOT, VALUE_SUFFIX
 
 VERB = "import"
 CHECKPOINT = "checkpoint"  # in --from, beside the formats of exports
+CHECKPOINTS = (CHECKPOINT, tf2_checkpoint.NAME)
 CHECKPOINT_NAME = "model.ckpt"
 LABEL_MAP_FILE = "label_map.pbtxt"
 REPORT_FILE = "import_report.txt"
@@ -84,6 +85,7 @@ def import_model(
     ownership.check_folder(output_dir, VERB, overwrite=overwrite, is_earlier=is_earlier)
     refuse_not_finite(published)
     model = build_own_model(pipeline_config)
+    published, slots = _under_own_names(published, model, pipeline_config.model)
     published, naming = align_names(published, model.structure)
     mapped = map_variables(model, published)
     if not mapped.values:
@@ -96,7 +98,7 @@ def import_model(
     notes, warnings = _apply_anchor_order(
         model, published, mapped, pipeline_config.model, anchor_order
     )
-    notes = [*naming, *notes]
+    notes = [*slots, *naming, *notes]
     warnings += _absent(mapped, published, pipeline_config.model) + _of_zeros(mapped, published)
     num_neutral = len(mapped.folded) + published.num_neutral
     if images and mapped.folded:
@@ -107,6 +109,29 @@ def import_model(
     ownership.mark(output_dir, VERB)
     write_checkpoint(os.path.join(output_dir, CHECKPOINT_NAME), mapped.values, num_neutral)
     return _write_beside(output_dir, published, mapped, notes, warnings, pipeline_config)
+
+
+def _under_own_names(
+    published: Published, model: OwnModel, config: Any
+) -> Tuple[Published, List[str]]:
+    """A checkpoint's content by the names of our variables, without slots, and notes about that.
+
+    Other files stay as they are.
+    """
+    if published.format not in CHECKPOINTS:
+        return published, []
+    is_object_based = check_line(published.path, model.detector, config)
+    names = {}
+    if is_object_based and published.objects is not None:
+        names = {published.objects.key(path): name for name, path in model.object_paths.items()}
+    kept = {
+        names.get(key, key.removesuffix(VALUE_SUFFIX)): values
+        for key, values in published.arrays.items()
+        if not (is_object_based and SLOT.search(key))
+    }
+    left_out = len(published.arrays) - len(kept)
+    notes = [f"{counted(left_out, 'slot')} of the optimizer left out"] if left_out else []
+    return published._replace(arrays=kept), notes
 
 
 def _recompute_statistics(
@@ -144,15 +169,12 @@ def read_published(source_format: str, path: str) -> Published:
             plugins.HINT,
         )
     if source_format == CHECKPOINT:
-        # Only the model's variables are taken from it, by their names.
-        prefix = find_checkpoint(path)
-        published = Published(float_variables(prefix), Structure((), {}, {}), has_names=True)
-        published = published._replace(num_neutral=num_neutral_layers(prefix))
+        published = read_checkpoint(path)
     elif tf.io.gfile.exists(path):
         published = FORMATS.get(source_format)().read(path)
     else:
         raise FileNotFoundError(f"no such model: {path}")
-    return published._replace(format=source_format, path=path)
+    return published._replace(format=source_format, path=published.path or path)
 
 
 def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import Detector, make_detector
 from exporters.image_files import read_image
 from exporters.importing import graphs
 from exporters.importing.published import Norm, Structure
@@ -26,6 +26,8 @@ class OwnModel(NamedTuple):
     shapes: Dict[str, Tuple[int, ...]]  # shapes of variables by name
     structure: Structure
     anchors: Optional[np.ndarray]  # float32 [A, 4]; None if they depend on the image
+    detector: Detector
+    object_paths: Dict[str, str]  # paths of variables by name; empty for the TF1 line
     places: List[int]  # height times width of each feature map; empty if it depends on the image
 
     def load(self, session: tf1.Session, values: Mapping[str, np.ndarray]) -> None:
@@ -50,7 +52,9 @@ def build_own_model(config: Any) -> OwnModel:
     blanks = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     structure = graphs.read_structure(graphs.from_graph_def(graph.as_graph_def(), blanks))
     images = next(iter(receiver.placeholders.values()))
-    return OwnModel(graph, images, shapes, structure, *_anchors(predictions, graph))
+    anchors, places = _anchors(predictions, graph)
+    paths = detector.object_paths([*shapes])
+    return OwnModel(graph, images, shapes, structure, anchors, detector, paths, places)
 
 
 def _anchors(predictions: Any, graph: tf.Graph) -> Tuple[Optional[np.ndarray], List[int]]:

@@ -9,7 +9,10 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import plain
 from model_fn.checkpoints.errors import RunError
+from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.object_based import ObjectGraph
 from model_fn.checkpoints.repair import require_whole
+from model_fn.checkpoints.variables import OBJECT_GRAPH, num_neutral_layers
 
 
 class Named(NamedTuple):
@@ -74,6 +77,8 @@ class Published(NamedTuple):
     num_neutral: int = 0  # layers whose statistics an earlier import has made neutral
     from_functions: bool = False  # layers of functions have no order, so names must decide
     zeros: FrozenSet[str] = frozenset()  # constants without content, which are read as zeros
+    # Key in `arrays` of the variable at a path of an object-based checkpoint; None for other files.
+    objects: Optional[ObjectGraph] = None
     format: str = ""  # format that `read_published` read
     path: str = ""  # file or folder that it read
 
@@ -109,6 +114,19 @@ def float_variables(prefix: str) -> Dict[str, np.ndarray]:
     kinds = reader.get_variable_to_dtype_map()
     names = [name for name, kind in kinds.items() if kind.is_floating]
     return {name: as_float32(reader.get_tensor(name)) for name in names}
+
+
+def read_checkpoint(path: str) -> Published:
+    """The content of a checkpoint: of the model its variables only, by their names."""
+    prefix = find_checkpoint(path)
+    arrays = float_variables(prefix)
+    reader = checkpoint_reader(prefix)
+    objects = ObjectGraph(prefix) if reader.has_tensor(OBJECT_GRAPH) else None
+    structure = Structure((), {}, {})
+    num_neutral = num_neutral_layers(prefix)
+    return Published(
+        arrays, structure, has_names=True, num_neutral=num_neutral, objects=objects, path=prefix
+    )
 
 
 def refuse_not_finite(published: Published) -> None:

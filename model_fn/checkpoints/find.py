@@ -13,6 +13,8 @@ from estimator_det.config.text import nearest
 def find_checkpoint(prefix: str) -> str:
     """The checkpoint `prefix` names: a prefix, one of its files, or a folder (its latest).
 
+    In the unpacked archive of a published model, checkpoints are in the folder `checkpoint`.
+
     Raises:
         FileNotFoundError: if there is none, with the nearest that exists.
     """
@@ -20,6 +22,9 @@ def find_checkpoint(prefix: str) -> str:
     if tf.io.gfile.exists(f"{stem}.index"):
         return stem
     refuse_model(prefix)
+    inner = os.path.join(prefix, "checkpoint")
+    if tf.io.gfile.isdir(inner):
+        prefix = inner
     if tf.io.gfile.isdir(prefix):
         latest = tf1.train.latest_checkpoint(prefix)
         if latest is None:
@@ -29,10 +34,12 @@ def find_checkpoint(prefix: str) -> str:
                     f"no checkpoint {state.model_checkpoint_path}, which the file 'checkpoint' in "
                     f"{prefix} names as the latest; give another one"
                 )
+            indices = sorted(tf.io.gfile.glob(os.path.join(prefix, "*.index")), key=_by_step)
+            example = stem_of(indices[-1]) if indices else "model_dir/model.ckpt-2000"
             raise FileNotFoundError(
                 f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
                 "training leaves it; give the prefix that the files of a trained checkpoint "
-                "share, e.g. model_dir/model.ckpt-2000"
+                f"share, e.g. {example}"
             )
         return str(latest)
     if tf.io.gfile.exists(prefix):  # the older format, of a single file

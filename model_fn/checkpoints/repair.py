@@ -105,9 +105,11 @@ def step_of(checkpoint: str) -> int:
     """Global step in a checkpoint; 0 if it contains none. Errors are those of `restoring`."""
     with restoring(checkpoint):
         reader = tf1.train.NewCheckpointReader(checkpoint)
-        if not reader.has_tensor(tf1.GraphKeys.GLOBAL_STEP):
-            return 0
-        return int(reader.get_tensor(tf1.GraphKeys.GLOBAL_STEP))
+        # The second is that of the TF2 line.
+        for name in (tf1.GraphKeys.GLOBAL_STEP, "step/.ATTRIBUTES/VARIABLE_VALUE"):
+            if reader.has_tensor(name):
+                return int(reader.get_tensor(name))
+        return 0
 
 
 def find_damage(prefix: str) -> Optional[str]:

@@ -7,7 +7,7 @@ from typing import Any, Callable, Container, Dict, Optional
 
 from estimator_det.compat import tf, tf1
 from model_fn.checkpoints.repair import restoring, step_of
-from model_fn.checkpoints.variables import AVERAGE_SUFFIX, SLOT, check_variables
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, OBJECT_GRAPH, SLOT, check_variables
 
 # TensorFlow holds constants some seven times while it prepares a graph.
 _MOST_CONSTANT_BYTES = 2**26
@@ -66,7 +66,9 @@ class ConstantWeights:
         self.constants: Dict[str, tf.Tensor] = {}
         with restoring(checkpoint):
             reader = tf1.train.NewCheckpointReader(checkpoint)
-            shapes = reader.get_variable_to_shape_map()
+            # An object-based checkpoint has no names of variables.
+            is_named = not reader.has_tensor(OBJECT_GRAPH)
+            shapes = reader.get_variable_to_shape_map() if is_named else {}
             # In their order in the file: remote storage reads far ahead.
             names = [name for name in sorted(shapes) if self._is_weight(name, shapes)]
             size = sum(4 * math.prod(shapes[name]) for name in names)

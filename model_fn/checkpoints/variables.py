@@ -12,7 +12,7 @@ from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import nearest
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
-from model_fn.checkpoints.explanations import HEADS, explain_shapes
+from model_fn.checkpoints.explanations import HEADS, Shapes, explain_shapes
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +29,12 @@ NEUTRAL_STATISTICS = "imported/neutral_batch_norm"
 SLOT = re.compile(
     r"/(Momentum|RMSProp(_\d+)?|Adam(_\d+)?|Adagrad|Ftrl(_\d+)?|ExponentialMovingAverage)$"
     r"|^(.*/)?beta[12]_power$|^global_step$|^fake_quantization_step$"
+    # In object-based checkpoints.
+    r"|/\.OPTIMIZER_SLOT/|^(optimizer|save_counter|step)/|^_CHECKPOINTABLE_OBJECT_GRAPH$"
 )
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""End of keys in object-based checkpoints."""
 # Bias corrections of the moving averages of ranges.
 _CORRECTION = re.compile(r"/(biased|local_step)$")
 
@@ -104,7 +109,10 @@ def check_variables(
     ellipsis = "\n  …" if len(faults) > MAX_LISTED_VARIABLES else ""
     shown = "\n  ".join(faults[:MAX_LISTED_VARIABLES])
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
-    options = explain_shapes(model, stored, wanted) if model is not None else []
+    options = []
+    if model is not None:
+        shapes = [under_own_names(each, variables) for each in (stored, wanted)]
+        options = explain_shapes(model, *shapes)
     if averages and not any(name.endswith(AVERAGE_SUFFIX) for name in stored):
         remedy = (
             "The checkpoint contains no moving averages. Set eval_config.use_moving_averages=false"
@@ -120,6 +128,12 @@ def check_variables(
         f"the checkpoint {checkpoint} does not fit the configuration:\n  "
         f"{shown}{ellipsis}\n{remedy}"
     )
+
+
+def under_own_names(shapes: Shapes, variables: Mapping[str, tf.Variable]) -> Shapes:
+    """Shapes of an object-based checkpoint by our names of the variables, as explanations need."""
+    names = {key: each.op.name for key, each in variables.items() if key.endswith(VALUE_SUFFIX)}
+    return {names.get(name, name): shape for name, shape in shapes.items()} if names else shapes
 
 
 def _warn_of_unused(checkpoint: str, stored: Iterable[str], wanted: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from estimator_det.images.resize import IMAGE_RESIZERS
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.predictors.base import BOX_HEADS
+from estimator_det.predictors.ssd import TF2_LINE_FIELDS
 from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation.metrics import METRICS
 from model_fn.evaluation.metrics.base import EVAL_FIELDS, PARAMETERIZED, chosen_metrics
@@ -131,6 +132,14 @@ def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
         yield no_effect(
             f"model.{kind}.feature_extractor.{name}", f"{extractor.type} does not use it"
         )
+    if kind == "ssd" and not recipe.is_tf2_line:
+        shared = "weight_shared_convolutional_box_predictor"
+        predictor = getattr(pipeline_config.model.ssd.box_predictor, shared)
+        for name in non_default_fields(predictor, TF2_LINE_FIELDS):
+            yield no_effect(
+                f"model.ssd.box_predictor.{shared}.{name}",
+                "conv_hyperparams always apply to all layers of a network of the TF1 line",
+            )
 
 
 def _metrics_fields(eval_config: Any) -> Iterator[Problem]:

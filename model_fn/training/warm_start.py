@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Collection, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    TypeVar,
+)
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.printing import counted
@@ -13,14 +24,17 @@ from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.object_based import keyed_variables
 from model_fn.checkpoints.repair import require_whole
 from model_fn.checkpoints.variables import (
     AVERAGE_SUFFIX,
     SLOT,
+    VALUE_SUFFIX,
     is_of_detector,
     network_scopes,
     num_neutral_layers,
     scopes_text,
+    under_own_names,
     unused_variables,
 )
 
@@ -29,6 +43,10 @@ _LOG = logging.getLogger(__name__)
 _FIELD = "train_config.fine_tune_checkpoint"
 _ROWS_SHOWN = 10
 _ROWS_IN_SUMMARY = 3
+# Share of the backbone that another network of the TF2 line does not reach by chance.
+_SAME_NETWORK = 0.5
+
+Result = TypeVar("Result")
 
 
 class RestoreTable(NamedTuple):
@@ -50,6 +68,11 @@ class RestoreTable(NamedTuple):
     new_ranges: Sequence[str] = ()
     explanations: Sequence[str] = ()  # options of the model that explain shapes
     heads: int = 0  # unused variables that load_all_detection_checkpoint_vars would restore
+
+    @property
+    def is_object_based(self) -> bool:
+        """True if the checkpoint is of the TF2 line, so that names are paths of objects."""
+        return any(name.endswith(VALUE_SUFFIX) for name in (*self.restored, *self.unused))
 
     @property
     def share(self) -> float:
@@ -99,11 +122,15 @@ class RestoreTable(NamedTuple):
 
 
 def _shapes_text(name: str, theirs: List[int], ours: List[int]) -> str:
-    return f"{name}: checkpoint {theirs}, model {ours}; keeps its initializer"
+    return f"{_shown(name)}: checkpoint {theirs}, model {ours}; keeps its initializer"
+
+
+def _shown(name: str) -> str:
+    return name.removesuffix(VALUE_SUFFIX)
 
 
 def _rows(state: str, names: List[str], limit: int = _ROWS_SHOWN) -> List[str]:
-    rows = [f"  {state:<8} {name}" for name in names[:limit]]
+    rows = [f"  {state:<8} {_shown(name)}" for name in names[:limit]]
     if len(names) > limit:
         rows.append(f"  {state:<8} … and {len(names) - limit} more")
     return rows
@@ -122,6 +149,10 @@ def restore_table(
     model: Optional[Any] = None,
 ) -> RestoreTable:
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder)."""
+    return _compare(_whole_checkpoint(path), variables, backbone, model)
+
+
+def _whole_checkpoint(path: str) -> str:
     try:
         prefix = find_checkpoint(path)
         require_whole(prefix)  # Initializers restore it, whose errors would not name it.
@@ -129,6 +160,15 @@ def restore_table(
         raise type(error)(
             f"{error}. Leave train_config.fine_tune_checkpoint out to start from the initializers"
         ) from error
+    return prefix
+
+
+def _compare(
+    prefix: str,
+    variables: Dict[str, tf.Variable],
+    backbone: Collection[tf.Variable] = (),
+    model: Optional[Any] = None,
+) -> RestoreTable:
     available = tf1.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     restored: Dict[str, tf.Variable] = {}
     mismatched, missing, new_ranges = [], [], []
@@ -143,7 +183,8 @@ def restore_table(
         else:
             restored[name] = variable
     unused = unused_variables(available, variables)
-    shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
+    wanted = {name: variable.shape.as_list() for name, variable in variables.items()}
+    shapes = [under_own_names(each, variables) for each in (available, wanted)]
     backbone_variables = {each.op.name for each in backbone if not is_range(each.op.name)}
     return RestoreTable(
         path=prefix,
@@ -157,7 +198,7 @@ def restore_table(
         backbone_names=sorted(n for n, v in variables.items() if v.op.name in backbone_variables),
         new_ranges=new_ranges,
         explanations=(
-            [] if model is None else explain_shapes(model, available, shapes, has_own_classes=True)
+            [] if model is None else explain_shapes(model, *shapes, has_own_classes=True)
         ),
     )
 
@@ -165,18 +206,28 @@ def restore_table(
 def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None) -> RestoreTable:
     """Table of what `train_config.fine_tune_checkpoint` restores in the default graph."""
     kind = checkpoint_type(train_config)
-    variables = detector.restore_map(kind, train_config.load_all_detection_checkpoint_vars)
-    backbone = detector.restore_map("detection")
-    table = restore_table(
-        train_config.fine_tune_checkpoint,
-        _without_slots(variables),
-        list(_without_slots(backbone).values()),
-        model,
-    )
-    if kind != "detection" or train_config.load_all_detection_checkpoint_vars or not table.unused:
+    prefix = _whole_checkpoint(train_config.fine_tune_checkpoint)
+
+    def variables(load_all: bool) -> Dict[str, tf.Variable]:
+        named = _without_slots(detector.restore_map(kind, load_all))
+        keyed = _with_field(keyed_variables, prefix, detector, named.values(), model, kind)
+        return named if keyed is None else keyed
+
+    load_all = train_config.load_all_detection_checkpoint_vars
+    wanted, backbone = variables(load_all), _without_slots(detector.restore_map("detection"))
+    table = _compare(prefix, wanted, list(backbone.values()), model)
+    if kind != "detection" or load_all or not table.unused:
         return table
-    every = restore_table(table.path, _without_slots(detector.restore_map(kind, True)))
+    every = _compare(prefix, variables(True))
     return table._replace(heads=len(set(every.restored) & set(table.unused)))
+
+
+def _with_field(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Result of a function whose errors have no field."""
+    try:
+        return function(*arguments)
+    except ConfigError as error:
+        raise ConfigError(_FIELD, error.message, error.remedy) from error
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
@@ -231,6 +282,8 @@ def _warn_of_neutral_statistics(table: RestoreTable) -> None:
 
 def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = None) -> None:
     """Refuses a checkpoint that restores nothing, or less than `min_restored_share`."""
+    if table.is_object_based and table.share < _SAME_NETWORK:
+        raise _foreign_layers(table, model)
     if not table.backbone_restored and (table.backbone or not table.restored):
         raise _foreign_backbone(table, train_config, model)
     if table.share < train_config.min_restored_share:
@@ -243,21 +296,40 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
         )
 
 
+def _foreign_layers(table: RestoreTable, model: Optional[Any]) -> ConfigError:
+    """The error of an object-based checkpoint, whose layers have numbers, of another network."""
+    backbone = set(table.backbone_names)
+    rows = [row for row in table.mismatched if row[0] in backbone]
+    absent = backbone.intersection(table.missing)
+    example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""
+    return ConfigError(
+        _FIELD,
+        f"{table.path} is of another network than {_extractor(model)}: of "
+        f"{counted(table.backbone, 'variable')} of the backbone, {len(rows)} have another shape "
+        f"there and {len(absent)} are missing{example}",
+        "use feature_extractor.type, depth_multiplier and the other options of the checkpoint's "
+        "own pipeline.config",
+    )
+
+
+def _extractor(model: Optional[Any]) -> str:
+    if model is None:
+        return "the configuration"
+    kind = model.WhichOneof("model")
+    name = getattr(model, kind).feature_extractor.type
+    return f"model.{kind}.feature_extractor.type {name!r}"
+
+
 def _foreign_backbone(table: RestoreTable, train_config: Any, model: Optional[Any]) -> ConfigError:
     """The error of a checkpoint without variables of the backbone."""
     shapes = [name for name, _, _ in table.mismatched]
     stored = network_scopes([*table.restored, *shapes, *table.unused])
     wanted = network_scopes(table.backbone_names)
-    extractor = "the configuration"
-    if model is not None:
-        kind = model.WhichOneof("model")
-        name = getattr(model, kind).feature_extractor.type
-        extractor = f"model.{kind}.feature_extractor.type {name!r}"
     return ConfigError(
         _FIELD,
         f"no variable of the backbone can be restored from {table.path} as a "
         f"{checkpoint_type(train_config)!r} checkpoint: the checkpoint contains "
-        f"{scopes_text(stored)}, {extractor} needs {scopes_text(wanted)}",
+        f"{scopes_text(stored)}, {_extractor(model)} needs {scopes_text(wanted)}",
         _remedy(table, stored, wanted),
     )
 

@@ -41,6 +41,8 @@ def of_ssd(kind: str, more: str = "") -> Set[float]:
         ("ssd_mobilenet_v2", 4e-5),
         ("ssd_mobilenet_v3_small", 4e-5),
         ("ssd_resnet50_v1_fpn", 1e-4),
+        ("ssd_mobilenet_v2_keras", 4e-5),
+        ("ssd_resnet50_v1_fpn_keras", 2e-4),
         ("ssd_pnasnet", 4e-5),
     ],
 )

@@ -9,15 +9,16 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.nets.object_paths import KERAS
 from tests.extractors.build import EMBEDDED, SMALL, make
 
 
-def test_keras_names_mean_the_same():
-    """Only two networks of the TF2 line are those of the TF1 line; the others are refused."""
-    keras = {name for name in EXTRACTORS if name.endswith("_keras")}
-    assert keras == {"ssd_mobilenet_v1_keras", "ssd_mobilenet_v2_keras"}
-    for name in keras:
-        assert EXTRACTORS.get(name) is EXTRACTORS.get(name[: -len("_keras")])
+@pytest.mark.parametrize("registry", [EXTRACTORS, TWO_STAGE_EXTRACTORS])
+def test_types_of_the_tf2_line_have_networks_of_their_own(registry):
+    for name in registry:
+        assert registry.get(name).is_tf2_line == name.endswith(KERAS)
+    scopes = [registry.get(name).scope for name in registry if name.endswith(KERAS)]
+    assert all(scope.endswith(KERAS) for scope in scopes)
 
 
 @pytest.mark.parametrize("registry", [EXTRACTORS, TWO_STAGE_EXTRACTORS])
@@ -32,9 +33,8 @@ def test_networks_of_the_tf2_line_are_refused_by_name(registry):
 def test_page_lists_every_type():
     page = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
-    names = {row[0].strip("| `") for row in rows}
-    aliases = {name.strip("` ") for row in rows for name in row[1].split("<br>") if name.strip()}
-    assert names | aliases == {*EXTRACTORS, *TWO_STAGE_EXTRACTORS}
+    names = [row[0].strip("| `") for row in rows]
+    assert sorted(names) == sorted([*EXTRACTORS, *TWO_STAGE_EXTRACTORS])
 
 
 @pytest.mark.parametrize("kind", sorted({*EXTRACTORS, *TWO_STAGE_EXTRACTORS}))

@@ -48,6 +48,8 @@ class FakeDetector:
 
     is_class_agnostic = False
 
+    is_tf2_line = False
+
     def __init__(self, config: Any, is_training: bool, graph_rewriter: Any = None) -> None:
         del graph_rewriter
         self.is_training = is_training

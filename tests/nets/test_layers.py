@@ -135,13 +135,13 @@ def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
             stride, padding = (2, "VALID") if name == "strided" else (1, "SAME")
             return tf.nn.conv2d(pixels, weights, stride, padding)
 
-        def of_kernel(factor: tf.Tensor) -> tf.Tensor:
+        def penalty(factor: tf.Tensor) -> tf.Tensor:
             return tf.reshape(factor, kernel.shape[2:]) if name == "depthwise" else factor
 
         mean, variance = tf.nn.moments(convolve(kernel), [0, 1, 2])
         factor = found["gamma"] * tf1.rsqrt(variance + 1e-3)
         correction = tf1.rsqrt(found["moving_variance"] + 1e-3) / tf1.rsqrt(variance + 1e-3)
-        folded = (of_kernel(correction) * kernel) * of_kernel(factor)
+        folded = (penalty(correction) * kernel) * penalty(factor)
         ends = tf.stop_gradient([tf.reduce_min(folded), tf.reduce_max(folded)])
         folded = tf.quantization.fake_quant_with_min_max_vars(
             folded, ends[0], ends[1], narrow_range=True

@@ -8,7 +8,7 @@ convolution before the first stage's head has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
@@ -101,6 +101,10 @@ class FasterRcnnDetector:
     @property
     def is_class_agnostic(self) -> bool:
         return self.second is None
+
+    @property
+    def is_tf2_line(self) -> bool:
+        return False
 
     def predict(
         self,
@@ -206,6 +210,10 @@ class FasterRcnnDetector:
         return variables_to_restore(
             checkpoint_type, load_all, scopes, self.extractor.classifier_name
         )
+
+    def object_paths(self, names: Sequence[str], checkpoint_type: str = "full") -> Dict[str, str]:
+        del names, checkpoint_type  # no two-stage network of the TF2 line yet
+        return {}
 
     def with_quantization(self, quantization: Quantization) -> FasterRcnnDetector:
         raise ConfigError(

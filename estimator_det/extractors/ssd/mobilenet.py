@@ -9,6 +9,7 @@ from estimator_det.compat import slim, tf
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual, mobilenet
+from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 EMBEDDED_SIZE = 256  # height and width in pixels
@@ -40,8 +41,8 @@ recipe.register_recipe(
             FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
         ),
     ),
-    aliases=("ssd_mobilenet_v1_keras",),
 )
+recipe.register_keras("ssd_mobilenet_v1", pyramids.object_paths)
 
 recipe.register_recipe(
     "ssd_mobilenet_v1_fpn",
@@ -62,6 +63,7 @@ recipe.register_recipe(
         takes=("fpn",),
     ),
 )
+recipe.register_keras("ssd_mobilenet_v1_fpn", fpn.object_paths)
 
 recipe.register_recipe(
     "ssd_mobilenet_v1_ppn",
@@ -122,6 +124,7 @@ def _inverted_residuals(
             inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
             explicit_padding=options.use_explicit_padding,
             pad_whole_blocks=pad_whole_blocks,
+            tf2_line=options.tf2_line,
         )
 
     return build
@@ -141,7 +144,9 @@ recipe.register_recipe(
             FeatureMap("layer_15/expansion_output"), FeatureMap("layer_19"), *EXTRA_LAYERS
         ),
     ),
-    aliases=("ssd_mobilenet_v2_keras",),
+)
+recipe.register_keras(
+    "ssd_mobilenet_v2", pyramids.object_paths, base_scope=inverted_residual.keras_arg_scope
 )
 recipe.register_recipe(
     "ssd_mobilenet_v2_fpn",
@@ -154,6 +159,12 @@ recipe.register_recipe(
         ),
         takes=("fpn",),
     ),
+)
+recipe.register_keras(
+    "ssd_mobilenet_v2_fpn",
+    fpn.object_paths,
+    base_scope=inverted_residual.keras_arg_scope,
+    backbone=_inverted_residuals(V2_LAYERS),  # The last layer is wide for a light pyramid, too.
 )
 
 for _type, _scope, _layers, _end_points in (

@@ -7,6 +7,7 @@ module of this package adds a type string of `feature_extractor { type: … }`.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -24,16 +25,12 @@ from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
+from estimator_det.nets.object_paths import KERAS, ObjectPaths, Paths, functional, nested
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor",
     reserved=dict.fromkeys(
-        (
-            "ssd_mobilenet_v1_fpn_keras",
-            "ssd_mobilenet_v2_fpn_keras",
-            *(f"ssd_resnet{layers}_v1_fpn_keras" for layers in (50, 101, 152)),
-            *(f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)),
-        ),
+        (*(f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)),),
         TF2_LINE,
     ),
     tpu="use ssd_mobilenet_v1 or another feature extractor made for TPU",
@@ -71,6 +68,7 @@ class ExtractorOptions:
     use_depthwise: bool = False  # split the extra layers' strided convolutions
     num_layers: Optional[int] = None  # number of feature maps; None for all
     architecture: str = ""  # name of a network among those of one type (`spaghettinet_arch_name`)
+    tf2_line: bool = False  # build the network of the TF2 line
 
     @property
     def depth(self) -> Callable[[float], int]:
@@ -110,12 +108,32 @@ class Recipe(RecipeRules):
     # Levels that a pyramid must have, and its depth if a message has no `fpn`; None: any levels.
     fixed_levels: Optional[FpnLevels] = None
     is_size_exact: bool = False  # True if height and width must be equal to `min_size`
+    object_paths: Optional[ObjectPaths] = None  # below the extractor, for the layers in its scope
 
     functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
 
     def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)
         return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
+
+
+BACKBONE_PATH = "classification_backbone"
+
+
+def keras_paths(
+    neck_paths: ObjectPaths, order: Callable[[Sequence[str]], Sequence[str]] = list
+) -> ObjectPaths:
+    """Paths of an extractor: `neck_paths`, and those of the other layers, which are the backbone.
+
+    Keras counts the layers of the backbone in an `order`; by default in that of building.
+    """
+
+    def paths(scopes: Sequence[str]) -> Paths:
+        neck = neck_paths(scopes)
+        backbone = order([scope for scope in scopes if scope not in neck])
+        return {**nested(BACKBONE_PATH, functional(backbone)), **neck}
+
+    return paths
 
 
 def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
@@ -134,6 +152,7 @@ def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
             options.depth,
             explicit_padding=options.use_explicit_padding,
             use_depthwise=options.use_depthwise,
+            keras_depthwise=options.tf2_line,
         )
 
     return build
@@ -163,6 +182,7 @@ def fpn_pyramid(
             depth=options.depth(levels.depth),
             explicit_padding=options.use_explicit_padding and not plain,
             use_depthwise=options.use_depthwise and not plain,
+            enlarges_smoothed=options.tf2_line,
         )
         with tf1.variable_scope("fpn"):
             maps = fpn.top_down_maps(
@@ -194,6 +214,14 @@ class RecipeExtractor:
         """Name of a variable in a classifier's checkpoint, from its name inside the extractor."""
         return name + self.recipe.classifier_suffix
 
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of layers in object-based checkpoints; none for a network of the TF1 line."""
+        prefix = f"{self.recipe.scope}/"
+        if self.recipe.object_paths is None:
+            return {}
+        inner = [scope.removeprefix(prefix) for scope in scopes]
+        return {prefix + scope: path for scope, path in self.recipe.object_paths(inner).items()}
+
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
@@ -220,14 +248,23 @@ def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOp
     """Reads the options of a type; fields that the type ignores have their defaults."""
     _check_fields(config.type, recipe, config)
     effective_config = recipe.effective_fields(config)
-    scope = no_scope
+    scope = backbone_scope = no_scope
     if "conv_hyperparams" not in recipe.ignores:
-        scope = make_arg_scope(effective_config.conv_hyperparams, is_training)
+        scope, backbone_scope = (
+            make_arg_scope(
+                effective_config.conv_hyperparams,
+                is_training,
+                tf2_line=recipe.is_tf2_line,
+                is_backbone=is_backbone,
+                covers_pointwise=not recipe.is_tf2_line,
+            )
+            for is_backbone in (False, True)
+        )
     overrides = effective_config.override_base_feature_extractor_hyperparams
     return ExtractorOptions(
         conv_scope=scope,
         fpn=_fpn_levels(recipe, effective_config),
-        backbone_scope=scope if overrides else no_scope,
+        backbone_scope=backbone_scope if overrides else no_scope,
         is_training=is_training,
         depth_multiplier=effective_config.depth_multiplier,
         min_depth=effective_config.min_depth,
@@ -236,6 +273,7 @@ def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOp
         use_depthwise=effective_config.use_depthwise,
         num_layers=effective_config.num_layers if effective_config.HasField("num_layers") else None,
         architecture=effective_config.spaghettinet_arch_name,
+        tf2_line=recipe.is_tf2_line,
     )
 
 
@@ -290,6 +328,22 @@ def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
     EXTRACTORS.register(name, *aliases)(recipe)
+
+
+def register_keras(
+    name: str,
+    neck_paths: ObjectPaths,
+    order: Callable[[Sequence[str]], Sequence[str]] = list,
+    **changes: Any,
+) -> None:
+    """Registers `<name>_keras`, the network of the TF2 line beside the type `name`.
+
+    `neck_paths` and `order` are those of `keras_paths`, and `changes` replace fields of the recipe.
+    """
+    sister = EXTRACTORS.get(name)
+    paths, scope = keras_paths(neck_paths, order), sister.scope + KERAS
+    recipe = dataclasses.replace(sister, scope=scope, object_paths=paths, **changes)
+    register_recipe(name + KERAS, recipe)
 
 
 def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 from estimator_det.extractors.base import subtract_channel_means
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import resnet
+from estimator_det.nets.necks import fpn
 
 MIN_SIZE = 129
 BLOCKS = ("block1", "block2", "block3", "block4")
@@ -16,6 +19,10 @@ def _backbone(layers: int, is_scaled: bool) -> recipe.Backbone:
     return lambda inputs, options: resnet.resnet_v1(
         inputs, layers, options.depth if is_scaled else int
     )
+
+
+def _keras_backbone(layers: int) -> recipe.Backbone:
+    return lambda inputs, options: resnet.keras_resnet_v1(inputs, layers, options.depth)
 
 
 for _layers in resnet.V1_BLOCKS:
@@ -32,6 +39,13 @@ for _layers in resnet.V1_BLOCKS:
             refuses=("use_explicit_padding",),
             ignores=("use_depthwise",),
         ),
+    )
+    recipe.register_keras(
+        f"ssd_resnet{_layers}_v1_fpn",
+        fpn.object_paths,
+        resnet.keras_order,
+        base_scope=functools.partial(resnet.v1_arg_scope, tf2_line=True),
+        backbone=_keras_backbone(_layers),
     )
     recipe.register_recipe(
         f"ssd_resnet{_layers}_v1_ppn",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+import collections
+from typing import Any, Counter, Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -14,6 +15,7 @@ from estimator_det.nets.layers import (
     ranges_with_suffix,
     separable_conv2d,
 )
+from estimator_det.nets.object_paths import Paths, layers_of, list_paths
 
 Maps = Tuple[tf.Tensor, ...]
 
@@ -28,6 +30,8 @@ class LayerOptions(NamedTuple):
     explicit_padding: bool = False
     # Split the 3x3 convolutions into depthwise and pointwise halves, with a single batch norm.
     use_depthwise: bool = False
+    # A level enlarges the smoothed map of the next coarser level, instead of its sum (TF2 line).
+    enlarges_smoothed: bool = False
 
 
 def upsample_twofold(features: tf.Tensor) -> tf.Tensor:
@@ -99,6 +103,8 @@ def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Map
             suffix = f"_{len(maps) - 1}" if len(maps) > 1 else ""
             merged = quantized(merged, f"add{suffix}/activation_AddV2_quant")
             maps.append(_convolution(merged, options, stride=1, name=f"smoothing_{number}"))
+            if options.enlarges_smoothed:
+                merged = maps[-1]
     return tuple(reversed(maps))
 
 
@@ -109,6 +115,28 @@ def coarse_maps(features: tf.Tensor, names: Sequence[str], options: LayerOptions
         features = _convolution(features, options, stride=2, name=name)
         maps.append(features)
     return tuple(maps)
+
+
+def object_paths(scopes: Sequence[str], prefix: str = "_") -> Paths:
+    """Paths of the layers of a pyramid in the scope `fpn`; see `nets.object_paths`.
+
+    Each list counts from the coarsest level, but the list of coarse maps, from the finest. The
+    `prefix` begins the names of their owners.
+    """
+    places: Dict[str, Tuple[str, int]] = {}
+    counts: Counter[str] = collections.Counter()
+    for layer in layers_of(scope for scope in scopes if scope.startswith("fpn/")):
+        kind = layer.partition("/")[2].partition("_")[0]
+        number = counts[kind]
+        counts[kind] += 1
+        if kind == "projection":
+            above = f"residual_blocks/{number - 1}" if number else "top_layers"
+            places[layer] = (f"{prefix}fpn_features_generator/{above}", 0)
+        elif kind == "smoothing":
+            places[layer] = (f"{prefix}fpn_features_generator/conv_layers/{number}", 0)
+        else:
+            places[layer] = (f"{prefix}coarse_feature_layers/{number}", 0)
+    return list_paths(scopes, places)
 
 
 NUM_POOLED_MAPS = 6

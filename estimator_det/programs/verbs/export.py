@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, texts)
     add_output_dir(parser, "new folder for the export")
     text = (
-        "with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino "
-        "(default: %(default)s)"
+        "with commas between, of saved_model, frozen_graph, tflite, onnx, tfjs, openvino, "
+        "tf2_checkpoint (default: %(default)s)"
     )
     add_options(parser, str, {"--format NAMES": text}, default="saved_model,frozen_graph")
     add_options(parser, bool, {"--overwrite": "replace an earlier export"})

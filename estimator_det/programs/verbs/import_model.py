@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the prefix of a checkpoint",
     )
     text = (
-        "format of the model: checkpoint, frozen_graph, saved_model, tfjs, tflite, or one that a "
-        "module of --import registers"
+        "format of the model: checkpoint, frozen_graph, saved_model, tf2_checkpoint, tfjs, tflite, "
+        "or one that a module of --import registers"
     )
     add_options(parser, str, {"--from FORMAT": text}, dest="source", required=True)
     text = (

@@ -48,7 +48,7 @@ def _build(is_training: bool) -> Any:
     def restore_map(kind: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         return variables_to_restore(kind, load_all, ["BoxPredictor_0"], lambda name: name)
 
-    return types.SimpleNamespace(restore_map=restore_map)
+    return types.SimpleNamespace(restore_map=restore_map, is_tf2_line=False)
 
 
 def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):

@@ -126,3 +126,12 @@ def test_options_that_no_chosen_metrics_set_uses():
 
 def test_an_unknown_model_is_left_to_other_checks():
     assert _unused_fields("model={ center_net { } }") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_used"), [("ssd_mobilenet_v1", False), ("ssd_mobilenet_v1_keras", True)]
+)
+def test_options_of_heads_that_only_the_tf2_line_uses(kind, is_used):
+    head = "model.ssd.box_predictor.weight_shared_convolutional_box_predictor"
+    field = f"{head}.apply_conv_hyperparams_to_heads"
+    assert _unused_fields(f"{EXTRACTOR}.type={kind}", f"{field}=true") == [field][is_used:]

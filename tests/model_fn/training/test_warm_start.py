@@ -17,6 +17,8 @@ from tests.checkpoints import save
 class _Restores:
     """The part of a detector that fine-tuning asks."""
 
+    is_tf2_line = False
+
     def __init__(self, names: Dict[str, tf.Variable]) -> None:
         self._names = names
         self.asked: Any = []

@@ -1,0 +1,137 @@
+"""Golden numbers of the TF2 line, in the form of those of the TF1 line.
+
+Variables have the keys of object-based checkpoints. Layout of the folder: see `goldens`, with
+`detinit_tf2.py` for the values; the images are those of the folder above.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from typing import Any, Dict, Mapping, Optional, Sequence
+
+import numpy as np
+
+VALUES_FILE = "detinit_tf2.py"
+# Predictions of the reference that repeat others, or that are not ours.
+_REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_proposals")
+_LOSS_KEYS = ("losses", "total", "regularization_sum")
+_NARROW_IMAGE = "images_300[:, :, :288, :]"
+
+Arrays = Dict[str, np.ndarray]
+Record = Dict[str, Any]
+
+
+def read_json(path: pathlib.Path) -> Optional[Record]:
+    """The content of a file; None if there is none."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def image_width(record: Record) -> int:
+    """Columns of the images that a configuration was measured with."""
+    return 288 if record["image"] == _NARROW_IMAGE else 300
+
+
+def scales(graph: Record) -> Dict[str, float]:
+    """Factor of the value of each variable."""
+    return {key: scale for key, _, _, _, scale in graph["variables"]}
+
+
+def graph_record(graph: Record, numeric: Optional[Record]) -> Record:
+    """The facts of a graph."""
+    sample = {**graph["anchors_sample"], "rows20": graph["anchors_sample"]["rows"]}
+    shapes = graph["prediction_shapes"]
+    maps = [shape for key, shape in shapes.items() if key.startswith("feature_maps::")]
+    record = {
+        "config": graph["config"],
+        "builds_train": True,
+        "variables": {key: [shape, trains] for key, shape, trains, _, _ in graph["variables"]},
+        "num_regularization_losses": graph["num_regularization_losses"],
+        "update_ops_count": graph["num_moving_statistics_updated_in_training"],
+        "prediction_dict_train": {"feature_maps": maps},
+        "num_anchors": graph["num_anchors"],
+        "anchors_sample": sample,
+        "overrides": graph["overrides_native"],
+    }
+    if numeric and numeric.get("train_ok"):
+        record["loss_keys"] = [*numeric["train"]["losses"]]
+    return record
+
+
+def _by_key(values: np.ndarray, graph: Record) -> Dict[str, float]:
+    """Numbers by the key of the variable, without those that are not there."""
+    pairs = zip((row[0] for row in graph["variables"]), values.tolist())
+    return {key: value for key, value in pairs if not np.isnan(value)}
+
+
+def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Record) -> Record:
+    """The values of an evaluation and of a pass in training."""
+    predictions = _renamed(numeric["predictions"])
+    record = {
+        **numeric,
+        "overrides": numeric["overrides_eval"],
+        "feature_maps": {key: stats for key, stats in predictions.items() if "axis" not in stats},
+        "predictions": {
+            key: stats
+            for key, stats in predictions.items()
+            if "axis" in stats and key not in _REPEATED
+        },
+    }
+    if not numeric.get("train_ok"):
+        return record
+    train = numeric["train"]
+    gradients = _by_key(arrays["train__grad_norms"], graph)
+    record["train"] = {
+        **{key: train[key] for key in _LOSS_KEYS},
+        "overrides": numeric["overrides_train"],
+        "predictions": {
+            key: stats
+            for key, stats in _renamed(train["predictions"]).items()
+            if key in record["predictions"]
+        },
+        "grad_norms": gradients,
+        "global_grad_norm_total_loss": train["global_grad_norm"],
+        "moving_norms": _by_key(arrays["train__moving_norms_after"], graph),
+    }
+    return record
+
+
+def _renamed(predictions: Record) -> Record:
+    return {key.replace("::", "/"): stats for key, stats in predictions.items()}
+
+
+def numeric_arrays(arrays: Mapping[str, np.ndarray], record: Record) -> Arrays:
+    """The arrays of an evaluation, with the numbers of all rows of predictions."""
+    renamed = {}
+    for name, array in arrays.items():
+        key, part = name.partition("__first8")[:2]
+        if part and not key.startswith("train__"):
+            name = f"fm__{key.replace('::', '_')}{part}"
+        renamed[name] = array
+    for key, stats in record["predictions"].items():
+        if key in renamed:
+            count = renamed[key].shape[stats["axis"]]
+            renamed.setdefault(f"{key}__idx", np.arange(count))
+    return renamed
+
+
+def trace_record(trace: Record, arrays: Mapping[str, np.ndarray], graph: Record) -> Record:
+    """Steps of an optimizer."""
+    norms = _by_key(arrays["norms_after"], graph)
+    trainable = {key for key, _, trains, _, _ in graph["variables"] if trains}
+    optimizer = "train_config.optimizer.momentum_optimizer"
+    overrides: Sequence[str] = [
+        *trace["overrides"],
+        f"{optimizer}.learning_rate = constant {trace['learning_rate']}",
+        f"{optimizer}.momentum_optimizer_value = 0.9",
+        f"train_config.gradient_clipping_by_norm = {trace['gradient_clipping_by_norm']}",
+    ]
+    return {
+        **trace,
+        "overrides": overrides,
+        "global_step_after": trace["steps"],
+        "num_slots": len(trainable),
+        "slot_names_sample": [],
+        "weight_norms_after": {key: norm for key, norm in norms.items() if key in trainable},
+        "bn_norms_after": {key: norm for key, norm in norms.items() if key not in trainable},
+    }
