@@ -74,18 +74,31 @@ def test_ranges_of_activations_are_averages_without_a_bias_to_their_start():
         assert quantization.STEP_VARIABLE not in found
 
 
-def test_ranges_of_weights_are_those_of_the_step():
-    kernel = np.array([-0.4, 0.1, 0.25], np.float32)
+@pytest.mark.parametrize("most", [0.25, -0.1])
+def test_ranges_of_weights_are_those_of_the_step(most):
+    kernel = np.array([-0.4, -0.2, most], np.float32)
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(delay=0), is_training=True)
         rounded = quantizer.weights("net", tf.constant(kernel))
         session.run(tf1.global_variables_initializer())
         values, _ = session.run([rounded, _updates()])
-        np.testing.assert_allclose(values, _rounded(kernel, -0.4, 0.25, 1), atol=1e-6)
+        np.testing.assert_allclose(values, _rounded(kernel, -0.4, max(most, 0), 1), atol=1e-6)
         assert _values(session) == {
             "net/weights_quant/min": kernel[0],
-            "net/weights_quant/max": kernel[2],
+            "net/weights_quant/max": max(kernel[2], 0),
         }
+
+
+def test_bits_of_weights_and_of_activations():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        quantizer = Quantizer(Quantization(weight_bits=3, activation_bits=2), is_training=False)
+        values = tf.linspace(-6.0, 6.0, 49)
+        rounded = quantizer.activation("act_quant", values, least=0.0)
+        kernel = quantizer.weights("net", values)
+        session.run(tf1.global_variables_initializer())
+        levels = [np.unique(found).tolist() for found in session.run([rounded, kernel])]
+    # The most negative level of weights is unused.
+    assert levels == [[0, 2, 4, 6], [-6, -4, -2, 0, 2, 4, 6]]
 
 
 def test_the_delay_counts_steps_from_one():
@@ -125,7 +138,8 @@ def test_gradients_pass_inside_the_range(step):
 )
 def test_symmetric_ranges(values, least, most):
     with tf.Graph().as_default(), tf1.Session() as session:
-        quantizer = Quantizer(Quantization(delay=0, symmetric=True), is_training=True)
+        options = Quantization(delay=0, symmetric=True, weight_bits=4)
+        quantizer = Quantizer(options, is_training=True)
         quantizer.weights("net", tf.constant(values))
         quantizer.activation("net/act_quant", tf.constant(values))
         session.run(tf1.global_variables_initializer())
@@ -143,6 +157,8 @@ def test_names_follow_the_variable_scope_within_that_of_the_network():
             assert quantizer.scope() == "net"
             with quantizer.renamed("whole/other"), tf1.variable_scope("conv"):
                 assert quantizer.scope() == "other/conv"
+                with quantizer.renamed("whole/inner"):
+                    assert quantizer.scope() == "inner"
                 quantizer.weights(quantizer.scope(), tf.zeros([2]))
             with tf1.variable_scope("conv"):
                 assert quantizer.scope() == "net/conv"

@@ -14,6 +14,7 @@ from estimator_det.protos.preprocessor_pb2 import SSDRandomCropOperation
 from inputs.augment.color import compress
 from inputs.augment.crop import Crop, Window, apply_crop, crop, draw_crop
 from inputs.augment.geometry import _target_pixels, resize
+from inputs.augment.pad import pad, random_pad_to_aspect_ratio
 from inputs.augment.square import Frame, border_size, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
@@ -241,6 +242,7 @@ def _sizes(text: str) -> Set[Tuple[int, ...]]:
         ),
         # As large as the default maximum.
         ("random_pad_image { min_image_height: 4 min_image_width: 8 }", {(4, 8)}),
+        ("random_pad_image { min_image_height: 6 min_image_width: 9 }", {(4, 8)}),
         ("random_pad_image { max_image_height: 2 max_image_width: 5 }", {(2, 4)}),
         ("random_pad_image {}", {(height, width) for height in (2, 3) for width in (4, 5, 6, 7)}),
         (
@@ -251,6 +253,22 @@ def _sizes(text: str) -> Set[Tuple[int, ...]]:
 )
 def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text, sizes):
     assert _sizes(text) == sizes
+
+
+def test_largest_ratio_of_one_side_limits_both():
+    """2 x 4 pixels have the aspect ratio already; half more is the most in height."""
+    sizes = {
+        random_pad_to_aspect_ratio(
+            small_sample(), tf.constant([seed, 0]), 2.0, (1.0, 2.0), (1.5, 3.0)
+        ).image.shape[:2]
+        for seed in range(9)
+    }
+    assert sizes == {(3, 6)}
+
+
+def test_colors_around_whole_numbers_are_rounded():
+    padded = pad(small_sample(), _pair(3, 4), _pair(0, 0), tf.constant([1.6]))
+    assert padded.image.dtype == tf.uint8 and (padded.image[2].numpy() == 2).all()
 
 
 def _pair(*values: int) -> tf.Tensor:
