@@ -12,8 +12,10 @@ from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
+    POST_RPN,
     AttentionContext,
     ContextAttention,
+    make_context_attention,
 )
 from tests.detectors.two_stage import configs
 
@@ -146,6 +148,18 @@ def test_bfloat16():
         assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}
         session.run(tf1.global_variables_initializer())
         assert np.isfinite(session.run(tf.cast(found, tf.float32))).all()
+
+
+def test_attention_as_configured():
+    text = """attention_position: POST_RPN attention_temperature: 0.25 num_attention_heads: 3
+        num_attention_layers: 2 use_self_attention: true self_attention_in_sequence: true"""
+    model = configs.small_config(CONTEXT % text).faster_rcnn
+    assert make_context_attention(model, is_training=True) == attention(
+        position=POST_RPN, temperature=0.25, heads=3, layers=2, self_attention=True,
+        sequential=True, is_training=True,
+    )  # fmt: skip
+    model.context_config.use_self_attention = False
+    assert not make_context_attention(model, is_training=True).sequential
 
 
 def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:

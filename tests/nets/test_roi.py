@@ -44,3 +44,19 @@ def test_position_sensitive_golden(name, matmul):
         matmul=matmul,
     )
     np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("matmul", [True, False])
+def test_each_image_is_pooled_by_itself(matmul):
+    random = np.random.default_rng(0)
+    maps = tf.constant(random.normal(size=[2, 6, 8, 2 * 3 * 5]), tf.float32)
+    low, high = random.uniform(0, 0.5, [2, 4, 2]), random.uniform(0.5, 1, [2, 4, 2])
+    boxes = tf.constant(np.concatenate([low, high], axis=2), tf.float32)
+
+    def pool(images: slice) -> tf.Tensor:
+        return roi.pool_position_sensitive(
+            maps[images], boxes[images], (4, 6), (2, 3), matmul=matmul
+        )
+
+    alone = tf.concat([pool(slice(0, 1)), pool(slice(1, 2))], axis=0)
+    np.testing.assert_allclose(pool(slice(None)), alone, rtol=1e-5, atol=1e-6)

@@ -15,7 +15,7 @@ from inputs.augment.color import compress
 from inputs.augment.crop import Crop, Window, apply_crop, crop, draw_crop
 from inputs.augment.geometry import _target_pixels, resize
 from inputs.augment.pad import pad, random_pad_to_aspect_ratio
-from inputs.augment.square import Frame, border_size, to_square
+from inputs.augment.square import Frame, border_size, frame_by_scale, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
     Padding,
@@ -279,6 +279,11 @@ def test_boxes_outside_a_square_are_dropped():
     frame = Frame(tf.constant(2), _pair(0, 3), _pair(0, 3), _pair(2, 4))
     outside = to_square(small_sample(), frame)
     assert outside.boxes.shape == (0, 4) and outside.masks.shape == (0, 2, 2)
+
+
+def test_a_tiny_square_has_a_pixel():
+    frame = frame_by_scale(_pair(3, 4), tf.constant(0.1), _pair(1, 1))
+    assert int(frame.side) == 1
 
 
 def test_border_shrinks_with_the_image():

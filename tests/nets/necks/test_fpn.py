@@ -3,6 +3,7 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.necks import fpn
+from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from tests.graphs import shapes
 
 
@@ -51,6 +52,23 @@ def test_odd_sizes():
         end_points = [tf.zeros([1, 5, 7, 3]), tf.zeros([1, 3, 4, 3])]
         maps = fpn.top_down_maps(end_points, fpn.LayerOptions(2, explicit_padding=True))
         assert [m.shape.as_list() for m in maps] == [[1, 5, 7, 2], [1, 3, 4, 2]]
+
+
+def test_enlarged_maps_are_cut_at_the_bottom_and_the_right():
+    coarse = tf.reshape(tf.range(1.0, 5.0), [1, 2, 2, 1])
+    cut = fpn._upsample_to(coarse, tf.zeros([1, 3, 3, 1]), cut=True)
+    np.testing.assert_array_equal(cut[0, :, :, 0], [[1, 1, 2], [1, 1, 2], [3, 3, 4]])
+
+
+def test_names_of_quantized_sums():
+    with tf.Graph().as_default():
+        quantizer = Quantizer(Quantization(), is_training=False)
+        with quantized_by(quantizer), tf1.variable_scope("fpn"):
+            end_points = [tf.zeros([1, side, side, 3]) for side in (8, 4, 2, 1)]
+            fpn.top_down_maps(end_points, fpn.LayerOptions(2))
+        sums = [tensor.scope for tensor in quantizer.tensors if "AddV2" in tensor.scope]
+    names = ("add", "add_1", "add_2")
+    assert sums == [f"fpn/top_down/{name}/activation_AddV2_quant" for name in names]
 
 
 def test_unknown_sizes_are_cut_at_run_time():
