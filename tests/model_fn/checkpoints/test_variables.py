@@ -65,3 +65,19 @@ def test_a_mismatch_is_explained_by_the_option(tmp_path):
         ours = {name: tf1.get_variable(name, [size]) for name, size in ((classes, 9), (boxes, 12))}
         with pytest.raises(RunError, match=r"(?s)has shape \[36\].*--set model.ssd.num_classes=11"):
             variables.check_variables(prefix, ours, model)
+
+
+def test_corrections_of_ranges_alone_are_not_reported(tmp_path, caplog):
+    names = ("w", "w_quant/min", "w_quant/min/biased", "other/biased")
+    prefix = save(tmp_path, {name: [0, 0] for name in names})
+    with tf.Graph().as_default():
+        variables.check_variables(prefix, {"w": tf1.get_variable("w", [2])})
+    assert "ignores: other/biased, w_quant/min." in caplog.text
+
+
+def test_scopes_of_a_classifier_and_of_a_detector():
+    heads = ["BoxPredictor_0/Class/weights", "Net/a/weights/Momentum"]
+    assert variables.network_scopes(["Net/a/weights", "Net/b/weights", *heads]) == {"Net": 2}
+    inner = [f"FeatureExtractor/{name}/weights" for name in ("Fpn/x", "Net/a", "Net/b")]
+    found = variables.network_scopes(["Net/a/weights", *inner, *heads])
+    assert list(found.items()) == [("FeatureExtractor/Net", 2), ("FeatureExtractor/Fpn", 1)]

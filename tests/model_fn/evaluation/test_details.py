@@ -66,6 +66,11 @@ def test_missed_objects_the_largest_first():
     assert missed[0]["classes"] == ["cat", "<script>"]
 
 
+def test_a_missed_object_has_the_score_of_what_just_overlaps_it_enough():
+    values = details_of(image([BOX], [1], [[0, 0, 10, 5]], [0.2], [1]))
+    assert values["missed"][0]["best_score"] == pytest.approx(0.2)
+
+
 def test_few_examples_are_kept():
     batches: List[EvaluatedBatch] = [
         image([BOX], [1], [ELSEWHERE], [score], [1]) for score in np.linspace(0.31, 0.9, 30)

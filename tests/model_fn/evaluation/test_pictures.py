@@ -98,3 +98,15 @@ def test_keypoints_and_their_edges():
         (pixels,) = drawn(batch, keypoint_edge=edges)
         assert has_color(pixels[8:12, 60 + 12 : 60 + 18], 1)
         assert has_color(pixels[8:12, 60 + 25 : 60 + 35], 1) is has_line
+
+
+def test_boxes_are_drawn_where_they_are_in_an_image_that_was_resized():
+    def drawn(scale: int) -> bytes:
+        box = (0.9, 1, *(scale * side for side in (4, 6, 16, 20)))
+        pictures = Pictures(eval_pb2.EvalConfig(num_visualizations=1), [{"id": 1, "name": "cat"}])
+        size = np.int32([[20, 30]])
+        sizes = Sizes(None, size, size * scale)
+        pictures.add(hand.image([], [box]), sizes, np.ones((1, 20, 30, 3), np.uint8))
+        return pictures.summary()
+
+    assert drawn(1) == drawn(3)

@@ -62,3 +62,11 @@ def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, da
     (warning,) = (record for record in caplog.records if record.name == saved_model.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert SavedModelDetector(exported).class_names == {}
+
+
+def test_the_two_newest_exports_stay(tmp_path, monkeypatch):
+    for name in ("7", "12", "100", "notes", f"{saved_model.UNFINISHED}13"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(best_checkpoints, "export", lambda *_: str(tmp_path / "100"))
+    best_checkpoints.export_best(None, None, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["100", "12", "notes"]
