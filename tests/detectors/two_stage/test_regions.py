@@ -201,7 +201,8 @@ def test_detections_by_hand():
     options = config().second_stage_post_processing
     options.batch_non_max_suppression.score_threshold = 0.15
     frame = ImageFrame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
-    found = detect(options, boxes, output, frame)
+    found = detect(options, boxes, output, frame, tf.zeros([1, 3, 2, 2, 2]))
+    assert np.all(found.masks[0, :2] == 0.5)  # probabilities
     # The padding row yields nothing, and a class nothing that is not above the threshold.
     assert found.num.numpy().tolist() == [2]
     np.testing.assert_allclose(found.boxes[0, :2], [[0, 0, 1, 1], [0, 0.5, 0.5, 1]], atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from inputs.augment import AUGMENTATIONS, rand_augment
+from inputs.augment import AUGMENTATIONS, operations, rand_augment
 from inputs.augment.rand_augment import OPERATIONS
 from inputs.schema import Sample
 from tests.inputs.augment.helpers import config_of, sample_of
@@ -57,6 +57,25 @@ def test_boxes_move_with_the_pixels_and_leave_with_them():
     np.testing.assert_allclose(twice.boxes, [[0, 0, 1, 0.3]], atol=1e-6)
     np.testing.assert_allclose(twice.area, [16 * 3 / 4], rtol=1e-5)
     assert apply("translate_x", 1.0, sample, 0.8, times=2).boxes.shape[0] == 0
+    np.testing.assert_array_equal(apply("translate_x", 1.0, sample, 0.0).classes, [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("name", "strength", "amount"),
+    [
+        ("rotate", -0.5, -15.0),
+        ("shear_x", -0.5, -0.15),
+        ("shear_y", 0.5, 0.15),
+        ("translate_x", -0.5, -5.0),  # of 32 columns
+        ("translate_y", 0.5, 4.0),  # of 24 rows
+    ],
+)
+def test_amounts_of_moves(name, strength, amount):
+    sample = sample_of("full")
+    expected = getattr(operations, name)(sample, tf.constant(amount))
+    found = OPERATIONS[name](sample, tf.constant(strength))
+    np.testing.assert_array_equal(found.image, expected.image)
+    np.testing.assert_allclose(found.boxes, expected.boxes)
 
 
 @pytest.mark.parametrize("name", sorted(set(OPERATIONS) - WITHOUT_MAGNITUDE))
@@ -80,6 +99,8 @@ def test_operations_on_pixels():
     sample = ten_columns()
     bright = apply("brightness", 1.0, sample).image[0, :, 0]
     np.testing.assert_array_equal(bright, range(0, 190, 19))
+    dark = apply("brightness", -1.0, sample).image[0, :, 0]
+    np.testing.assert_array_equal(dark, range(10))
     np.testing.assert_array_equal(
         apply("solarize", -0.7, sample).image[0, :, 0],  # from 256 - 179 on
         [*range(0, 80, 10), 255 - 80, 255 - 90],
@@ -92,9 +113,11 @@ def test_operations_on_pixels():
 
 def test_the_step_draws_every_operation(monkeypatch):
     drawn: List[int] = []
+    signs: List[float] = []
 
     def note(sample: Sample, numbers: Any, strengths: Any, overlap_thresh: float) -> Sample:
         drawn.extend(numbers.numpy().tolist())
+        signs.extend(np.sign(strengths))
         np.testing.assert_allclose(np.abs(strengths), [0.7] * 3, rtol=1e-6)
         assert abs(overlap_thresh - 0.1) < 1e-6
         return sample
@@ -105,6 +128,12 @@ def test_the_step_draws_every_operation(monkeypatch):
     for seed in range(70):
         result = AUGMENTATIONS.get("rand_augment")(sample, tf.constant([seed, 3]), config)
         assert result.image.dtype == tf.float32
+    bright = sample._replace(image=sample.image * 0.0 + 300.0)
+    assert np.all(
+        AUGMENTATIONS.get("rand_augment")(bright, tf.constant([70, 3]), config).image == 255
+    )
+    del drawn[210:]
+    assert 70 < signs.count(1) < 140  # 105 expected
     counts = np.bincount(drawn)
     assert counts.sum() == 210 and counts.shape == (14,)  # 15 expected of each
     assert counts.min() > 0 and counts.max() < 35

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from inputs.decoding.box_rules import NUMPY, TENSORFLOW, Boxes, MaskExtents, box_flags, mask_extents
+from inputs.bad_records.kinds import BOX_FAULTS, CLIP, FAIL
+from inputs.decoding.box_rules import (
+    NUMPY,
+    TENSORFLOW,
+    Boxes,
+    MaskExtents,
+    box_flags,
+    correct_boxes,
+    mask_extents,
+)
 
 ROWS = [
     ([0.1, 0.2, 0.5, 0.6], set()),
@@ -54,3 +63,14 @@ def test_extents_of_masks(ops):
     found = mask_extents(masks if ops is NUMPY else tf.constant(masks), ops)
     np.testing.assert_allclose(found.boxes, [[0.25, 0.2, 0.75, 0.7], [1, 1, 0, 0]], rtol=1e-6)
     np.testing.assert_allclose(found.pixel, [0.25, 0.1])
+
+
+@pytest.mark.parametrize("ops", [NUMPY, TENSORFLOW], ids=["numpy", "tensorflow"])
+def test_clipping_drops_boxes_of_which_nothing_is_left(ops):
+    sides = np.float32([[-0.1, 0.2, 0.5, 1.2], [1.1, 0.2, 1.5, 0.6], [0.1, 0.6, 0.5, 0.6]])
+    array = np.asarray if ops is NUMPY else tf.constant
+    flags = {kind: array(np.zeros(3, bool)) for kind in BOX_FAULTS}
+    actions = {**dict.fromkeys(BOX_FAULTS, FAIL), "box_outside": CLIP}
+    boxes, dropped = correct_boxes(array(sides), flags, actions, ops)
+    np.testing.assert_allclose(boxes[0], [0, 0.2, 0.5, 1])
+    assert np.asarray(dropped).tolist() == [False, True, False]  # the last one was empty before
