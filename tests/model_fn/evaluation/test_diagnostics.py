@@ -102,12 +102,6 @@ def test_why_zero(found, scores, classes, reason):
     assert re.search(reason, reasons[MAP])
 
 
-def test_the_best_overlap_is_that_of_all_images():
-    third = [BOX[0], BOX[1], BOX[2], BOX[1] + (BOX[3] - BOX[1]) / 4]
-    batches = [_batch([BOX], [1], [found], [0.9], [1]) for found in (third, FAR)]
-    assert "the maximum is 0.25" in _why(batches, {MAP: 0.0})[MAP]
-
-
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
