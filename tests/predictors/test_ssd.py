@@ -172,10 +172,10 @@ def test_dropout_drops_in_training_where_asked_for(head, wanted, training):
 def test_share_that_dropout_keeps(head):
     text = f"{head}_box_predictor {{ use_dropout: true dropout_keep_probability: 0.75 }}"
     config = text_format.Parse(text, box_predictor_pb2.BoxPredictor())
-    made = make_box_head(
+    box_head = make_box_head(
         config, 2, add_background_class=True, is_training=True, norm_is_training=True
     )
-    assert made.head.dropout_keep_probability == 0.75
+    assert box_head.head.dropout_keep_probability == 0.75
 
 
 SHARED = "WeightSharedConvolutionalBoxPredictor"

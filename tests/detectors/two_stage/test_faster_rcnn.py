@@ -217,8 +217,8 @@ def test_detections_of_padded_images_are_cropped_where_they_are():
         raw = _with_raw_boxes(predictions, ImageFrame(predictions.inputs, true_shapes)).raw_boxes
         crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0, None)
         cells = detector.second.stage.box_features(crops, None)
-        ours = [found.boxes[0, 0], found.cropped_features[0, 0], found.features[0, 0]]
-        found_boxes, ours, average, raw, expected, cells = evaluate([*ours, raw, crops[0], cells])
+        first = [found.boxes[0, 0], found.cropped_features[0, 0], found.features[0, 0]]
+        found_boxes, ours, average, raw, expected, cells = evaluate([*first, raw, crops[0], cells])
     np.testing.assert_allclose(found_boxes, [0.125, 0.125, 0.625, 0.875], rtol=1e-5)
     np.testing.assert_allclose(raw[0, 0], [[0.125, 0.125, 0.625, 0.875]] * 2, rtol=1e-5)
     assert np.abs(expected).max() > 0.1
