@@ -38,6 +38,7 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
+_LATER_ZOO = re.compile(r"_coco17_[tg]pu-\d+(\.tar\.gz)?$")  # names in the zoo of TensorFlow 2
 # The name of a tensor in every checkpoint of `tf.train.Checkpoint`.
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
@@ -136,6 +137,14 @@ def default_cache() -> str:
 def find_model(name: str) -> ZooModel:
     """The model of the zoo with this name, or with this name of its archive."""
     models = {key: model for model in zoo() for key in (model.file[: -len(".tar.gz")], model.name)}
+    if _LATER_ZOO.search(name):
+        raise ConfigError(
+            None,
+            f"pretrained model {name!r} is of the model zoo of TensorFlow 2, whose archives are "
+            "not downloaded here",
+            "give a name that `estimator-det pretrained --list` prints, or get the archive "
+            "yourself and read it by `estimator-det import --from tf2_checkpoint`",
+        )
     if name not in models:
         hint = nearest(name, [model.name for model in zoo()])
         raise ConfigError(

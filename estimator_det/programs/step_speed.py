@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -36,7 +37,7 @@ class Speed(NamedTuple):
 
     seconds: float
     batch_size: int
-    num_bytes: int  # peak memory of the process
+    num_bytes: int  # peak memory of the process during the steps
     precision: str = FLOAT32  # one of `model_fn.runs.options.PRECISIONS`
 
 
@@ -74,6 +75,7 @@ def measure(config: Any, precision: str = FLOAT32) -> Speed:
     optimizer = f"train_config.optimizer={{ adam_optimizer {{ {rate} }} }}"
     config = pipeline.apply_overrides(config, [optimizer])
     timer = _Timer()
+    reset_peak_memory()
     logging.disable(logging.WARNING)  # The run is not the user's.
     try:
         with tempfile.TemporaryDirectory() as folder:
@@ -87,9 +89,19 @@ def measure(config: Any, precision: str = FLOAT32) -> Speed:
             )
     finally:
         logging.disable(logging.NOTSET)
-    # In kibibytes on Linux.
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return Speed(_median_step(timer.times), config.train_config.batch_size, peak, precision)
+    seconds, batch_size = _median_step(timer.times), config.train_config.batch_size
+    return Speed(seconds, batch_size, peak_memory(), precision)
+
+
+def reset_peak_memory() -> None:
+    """Forgets the peak of what this process did before, such as reading a whole data set."""
+    with contextlib.suppress(OSError):  # not permitted in some containers
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_memory() -> int:
+    """Largest memory of this process since `reset_peak_memory`, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in kibibytes on Linux
 
 
 def _median_step(times: List[float]) -> float:

@@ -26,7 +26,7 @@ from exporters.formats.exchange import current
 from exporters.loaded_model import LoadedModel, parent_folder
 from model_fn.checkpoints.errors import RunError
 
-__all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "resolve_formats"]
+__all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "places", "resolve_formats"]
 
 
 class FoundModel(NamedTuple):
@@ -71,7 +71,7 @@ def exported_models(path: str) -> List[FoundModel]:
     models = [
         FoundModel(each, place)
         for each in (FORMATS.get(name)() for name in names)
-        for place in itertools.islice(filter(each.recognizes, _places(each, path)), 1)
+        for place in itertools.islice(filter(each.recognizes, places(each, path)), 1)
     ]
     if not models:
         raise FileNotFoundError(
@@ -86,7 +86,7 @@ def load_model(path: str) -> LoadedModel:
     return exported_models(path)[0].load()
 
 
-def _places(chosen: ExportFormat, path: str) -> List[str]:
+def places(chosen: ExportFormat, path: str) -> List[str]:
     """Possible places of a model of the format: its usual name in a folder, then any other."""
     if not tf.io.gfile.isdir(path):
         return [path]

@@ -204,7 +204,7 @@ def _parse(path: str) -> Dict[str, Any]:
     if not is_dictionary or "modelTopology" not in model:
         if (is_dictionary and "weightsManifest" in model) or _is_manifest(model):
             raise RunError(
-                f"{path} is weights without a graph: it names weights and no operations. Give the "
+                f"{_manifests(path)} without a graph: it names weights and no operations. Give the "
                 f"folder of the whole model, which also has {OLD_GRAPH_FILE}, or {MODEL_FILE} with "
                 "a modelTopology"
             )
@@ -217,8 +217,25 @@ def _parse(path: str) -> Dict[str, Any]:
     return model
 
 
+def _manifests(path: str) -> str:
+    """Says that a manifest, or each of those in its folder, is weights."""
+    folder = os.path.dirname(path) or "."
+    names = [each for each in sorted(tf.io.gfile.listdir(folder)) if each.endswith(TFJS_MANIFEST)]
+    if len(names) < 2:
+        return f"{path} is weights"
+    return f"{folder}: {', '.join(map(plain, names))} are weights"
+
+
 def _parse_json(path: str) -> Any:
-    text = files.read_text(path)
+    content = files.read_bytes(path)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RunError(
+            f"{path} is not text: byte {content[error.start]:#04x} at position {error.start}. "
+            f"Files such as .bin are shards of weights. Give the {MODEL_FILE} that names them, or "
+            "the folder of the model"
+        ) from None
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:  # also for numbers of too many digits

@@ -13,7 +13,7 @@ from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.printing import counted, escaped
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files import ownership
-from exporters.formats import FORMATS, tf2_checkpoint
+from exporters.formats import FORMATS, places, tf2_checkpoint
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
 from exporters.importing import anchors
@@ -171,10 +171,23 @@ def read_published(source_format: str, path: str) -> Published:
     if source_format == CHECKPOINT:
         published = read_checkpoint(path)
     elif tf.io.gfile.exists(path):
-        published = FORMATS.get(source_format)().read(path)
+        chosen = FORMATS.get(source_format)()
+        published = chosen.read(_model_in(chosen, path))
     else:
         raise FileNotFoundError(f"no such model: {path}")
     return published._replace(format=source_format, path=published.path or path)
+
+
+def _model_in(chosen: ExportFormat, path: str) -> str:
+    """The model of a format in a folder or its subfolders; the path itself without one."""
+    if not tf.io.gfile.isdir(path):
+        return path
+    inside = [os.path.join(path, name.rstrip("/")) for name in sorted(tf.io.gfile.listdir(path))]
+    for folder in [path, *filter(tf.io.gfile.isdir, inside)]:
+        for place in places(chosen, folder):
+            if chosen.recognizes(place):
+                return place
+    return path
 
 
 def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:

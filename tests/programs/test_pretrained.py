@@ -154,6 +154,25 @@ def test_download_once_then_from_the_cache(archive, serve, tmp_path, caplog):
     assert not list((tmp_path / "cache").glob(".unpack*"))
 
 
+def test_a_replaced_archive_gives_the_new_weights(tmp_path):
+    folders = []
+    for content in (b"old", b"new"):
+        archive = write_archive(tmp_path / "model.tar.gz", [member("model/weights", content)])
+        folders.append(pretrained.unpack(str(archive), str(tmp_path / "cache")))
+        assert pathlib.Path(folders[-1], "model", "weights").read_bytes() == content
+    assert len(set(folders)) == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssd_mobilenet_v2_320x320_coco17_tpu-8", "centernet_hg104_512x512_kpts_coco17_tpu-32",
+     "efficientdet_d0_coco17_tpu-32", "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"],
+)  # fmt: skip
+def test_models_of_the_later_zoo_are_named_as_such(name):
+    with pytest.raises(ConfigError, match=f"{name}' is of the model zoo of TensorFlow 2"):
+        pretrained.find_model(name)
+
+
 def test_slow_and_broken_connections_are_tried_again(archive, serve, tmp_path):
     content = archive.read_bytes()
     server = serve(content, faults=[len(content) // 2, 0], pause=0.01)

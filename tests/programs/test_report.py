@@ -6,6 +6,7 @@ import html.parser
 import json
 import pathlib
 import re
+import shlex
 import shutil
 from typing import Any, List, Tuple
 
@@ -204,6 +205,16 @@ def test_a_run_without_evaluation(runs, tmp_path):
         shutil.copy(runs[0] / name, run / name)
     _, page = page_of(run, output=tmp_path / "page.html")
     assert "No evaluation: no checkpoint in the folder" in page.text
+
+
+def test_commands_quote_paths(runs):
+    run = report.read_run(str(runs[0]))._replace(folder="my run")
+    for is_best in (False, True):
+        commands = dict(report._commands(run._replace(is_best=is_best)))
+        for text in commands.values():
+            words = shlex.split(text.replace("\\\n", " "))
+            assert any(word.startswith("my run") for word in words), text
+            assert "run" not in words and not [w for w in words if w.startswith("run/")], text
 
 
 def test_refusals(runs, tmp_path, capsys):

@@ -7,11 +7,20 @@ import os
 import pathlib
 from typing import Any, List
 
+import numpy as np
 import pytest
 
 from estimator_det.compat import tf
 from estimator_det.programs import step_speed
 from estimator_det.protos import pipeline_pb2
+
+
+def test_memory_that_was_freed_before_a_step_does_not_count():
+    block = np.ones(2**26, np.float32)  # 256 MiB
+    before = step_speed.peak_memory()
+    del block
+    step_speed.reset_peak_memory()
+    assert step_speed.peak_memory() < before - 2**27
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ def test_models_that_are_damaged(folder, records, capsys, monkeypatch):
     assert cli.main(arguments) == 1
     said = capsys.readouterr()
     assert "no difference from the checkpoint is measured" in said.err
-    assert f"saved_model: {folder.name}/saved_model is damaged" in said.out
+    assert f"saved_model: {folder}/saved_model is damaged" in said.out
     document = json.loads((folder / "benchmark" / "benchmark.json").read_text())
     damaged, sound = document["models"]
     assert damaged["error"] and sound["timings"][0]["images_per_second"] == 500

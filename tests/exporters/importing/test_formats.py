@@ -184,6 +184,16 @@ def test_weights_without_a_graph(tmp_path, name, content):
         _refused(Tfjs().read, path, f"{name} is weights without a graph: it names weights and")
 
 
+def test_weights_that_are_taken_for_a_model(tmp_path):
+    for name in ("b-weights_manifest.json", "a-weights_manifest.json"):
+        (tmp_path / name).write_text('[{"paths": ["s"], "weights": []}]')
+    names = "a-weights_manifest.json, b-weights_manifest.json are weights without a graph"
+    _refused(Tfjs().read, tmp_path, names)
+    shard = tmp_path / "shard1.bin"
+    shard.write_bytes(b"\xff\x00")
+    _refused(Tfjs().read, shard, "is not text", "shards of weights", "Give the model.json")
+
+
 def test_damaged_tfjs_models_before_2019(original, tmp_path):
     folder = write_old_tfjs(original.graph_def, tmp_path / "model")
     graph, manifest = folder / "tensorflowjs_model.pb", folder / "weights_manifest.json"
@@ -241,6 +251,18 @@ def test_saved_model_of_constants_with_its_label_map(original, tmp_path):
     published = SavedModel().read(str(folder))
     assert published.label_map == {1: "cat"}
     assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
+
+
+def test_the_graph_for_serving_is_read(original, tmp_path):
+    folder = _saved_model(tmp_path / "saved", tf1.GraphDef())
+    message = saved_model_message()
+    message.ParseFromString((folder / "saved_model.pb").read_bytes())
+    message.meta_graphs[0].meta_info_def.tags[:] = ["train"]
+    served = message.meta_graphs.add()
+    served.meta_info_def.tags.extend(["serve", "other"])
+    served.graph_def.CopyFrom(folded(original))
+    (folder / "saved_model.pb").write_bytes(message.SerializeToString())
+    assert SavedModel().read(str(folder)).structure.convolutions
 
 
 def test_saved_model_of_variables(original, tmp_path):

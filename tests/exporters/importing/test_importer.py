@@ -184,6 +184,15 @@ def test_the_verb(original, published_file, tmp_path, capsys, monkeypatch):
         assert f"--from: {name!r} is not a format that can be imported" in error and text in error
 
 
+def test_a_model_in_a_subfolder_is_found(original, published_file, tmp_path):
+    for place in ("frozen_inference_graph.pb", "model/frozen.pb"):
+        file = tmp_path / place.replace("/", "-") / place
+        file.parent.mkdir(parents=True)
+        file.write_bytes(pathlib.Path(published_file).read_bytes())
+        folder = str(tmp_path / place.replace("/", "-"))
+        assert importer.read_published("frozen_graph", folder).structure.convolutions
+
+
 def test_constants_without_content(original, published_file, tmp_path):
     """Weights are refused by name; zeros of TensorFlow, which leaves them out, are reported."""
     graph_def = folded(original)
