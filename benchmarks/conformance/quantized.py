@@ -159,7 +159,7 @@ def _compare_predictions(
         difference = float(np.mean(np.abs(kept - expected)))
         noise = statistics.get("noise") or recorded["calibrated"]["noise"][key]
         tolerance = max(NOISE * noise["mean"], LEVELS * levels[key])
-        check.error(difference, tolerance, f"{tag} {key}")
+        check.error_above_noise(difference, tolerance, expected, f"{tag} {key}")
 
 
 def _compare_tensors(check: Check, ours: Dict[str, Any], record: Record) -> None:

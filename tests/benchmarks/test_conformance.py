@@ -42,6 +42,11 @@ def test_check_fails_on_nan_shape_and_nothing_compared():
         check.close(actual, [1.0], 1e-3, "value")
         assert not check.ok
     assert not Check().ok
+    check = Check()
+    check.error_above_noise(0.1, 0.2, np.array([1.0, -1.0]), "decided")
+    assert str(check) == "ok 1e-01"
+    check.error_above_noise(9.0, 2.0, np.array([1.0, -1.0]), "noisy")
+    assert str(check) == "ok 1e-01, undecided: noisy" and check.compared == 1
 
 
 def test_sums_count_against_the_sum_of_magnitudes():

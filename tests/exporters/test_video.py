@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
-from typing import Dict
+import sys
+import types
+from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 
 from estimator_det.programs import cli
-from exporters import formats, video
+from exporters import Detector, formats, video
+from exporters.detect_files import Filter
 from exporters.loaded_model import LoadedModel
 
 SIZE = (49, 65)  # height and width
@@ -78,6 +82,56 @@ def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(tmp_path, capsy
     pixels = frames[4].to_ndarray(format="rgb24")
     assert pixels.shape == (48, 64, 3), "H.264 has even sizes"
     assert np.ptp(pixels) > 100, "boxes are drawn"
+
+
+class _Frame:
+    """A frame as PyAV gives it, stored a quarter turn away from its display."""
+
+    def __init__(self, pixels: np.ndarray, pts: Any = None) -> None:
+        self.pixels, self.rotation, self.pts, self.time_base = pixels, 90, pts, None
+        self.time = None if pts is None else pts / 10
+
+    def to_ndarray(self, format: str) -> np.ndarray:  # the name of PyAV
+        return self.pixels
+
+    @staticmethod
+    def from_ndarray(pixels: np.ndarray, format: str) -> _Frame:
+        return _Frame(pixels)
+
+
+def test_frames_are_rotated_drawn_and_timed(tmp_path, monkeypatch):
+    """Without PyAV, of which only the functions that `video` calls are there."""
+    written: List[Any] = []
+    stream = types.SimpleNamespace(
+        codec_context=types.SimpleNamespace(),
+        encode=lambda *frames: written.extend(frames) or [],
+    )
+    target = types.SimpleNamespace(add_stream=lambda codec, rate: stream, mux=lambda packets: None)
+    av = types.ModuleType("av")
+    av.open = lambda *_, **__: contextlib.nullcontext(target)
+    av.VideoFrame = _Frame
+    monkeypatch.setitem(sys.modules, "av", av)
+    pixels = np.zeros([*SIZE, 3], np.uint8)
+    pixels[0] = 200  # the first row as stored is the first column as displayed
+    source = types.SimpleNamespace(
+        name="clip.mp4",
+        streams=types.SimpleNamespace(
+            video=[types.SimpleNamespace(average_rate=None, time_base="base")]
+        ),
+        decode=lambda video: [_Frame(pixels, 0), _Frame(pixels, 7)],
+    )
+    lines_file = tmp_path / "lines.jsonl"
+    detector = Detector(_Model("model"))
+    count = video._annotate(detector, source, "clip", str(lines_file), Filter(0.85))
+    lines = [json.loads(line) for line in lines_file.read_text().splitlines()]
+    assert count == 2 and [line["seconds"] for line in lines] == [0.0, 0.7]
+    assert [line["frame"] for line in lines] == [0, 1]
+    assert {(line["height"], line["width"]) for line in lines} == {SIZE[::-1]}
+    assert [each["name"] for each in lines[1]["detections"]] == ["circle"]
+    assert (stream.height, stream.width) == (64, 48) and stream.codec_context.time_base == "base"
+    assert [frame.pts for frame in written] == [0, 7]
+    assert written[1].pixels.shape == (64, 48, 3) and written[1].pixels[5, 0].min() == 200
+    assert np.ptp(written[1].pixels[20:]) >= 100, "boxes are drawn"
 
 
 def test_a_clip_that_cannot_be_read_costs_a_line(tmp_path, capsys):

@@ -7,6 +7,7 @@ import pytest
 
 from estimator_det.compat import tf
 from inputs.augment import operations
+from inputs.augment.crop import size_of_aspect_ratio
 from inputs.schema import Sample
 from tests.inputs.augment.helpers import sample_of, small_sample
 
@@ -22,6 +23,14 @@ def test_colours_are_the_first_three_channels(channels):
         changed = np.array(operations.change_rgb(tf.constant(image), change))
         assert changed.shape == image.shape and changed.dtype == np.uint8
         np.testing.assert_array_equal(changed[..., 3:], image[..., 3:])
+
+
+@pytest.mark.parametrize(
+    ("size", "ratio", "cut"),
+    [([4, 4], 100.0, [1, 4]), ([4, 4], 0.01, [4, 1]), ([6, 9], 2.0, [4, 9]), ([6, 9], 0.5, [6, 3])],
+)
+def test_a_crop_to_an_aspect_ratio_has_a_row_and_a_column(size, ratio, cut):
+    assert size_of_aspect_ratio(tf.constant(size), ratio).numpy().tolist() == cut
 
 
 def test_boxes_that_leave_the_image_stay_at_its_edge():
