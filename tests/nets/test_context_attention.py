@@ -146,6 +146,9 @@ def test_bfloat16():
         found = attention(temperature=0.01, is_training=True)(features, attention_context)
         assert found.dtype == tf.bfloat16
         assert {v.dtype.base_dtype for v in tf1.trainable_variables()} == {tf.float32}
+        norms = [op for op in session.graph.get_operations() if op.type == "FusedBatchNormV3"]
+        moves = [op.get_attr("exponential_avg_factor") for op in norms]
+        np.testing.assert_allclose(moves, [1 - 0.97] * 4, rtol=1e-5)
         session.run(tf1.global_variables_initializer())
         assert np.isfinite(session.run(tf.cast(found, tf.float32))).all()
 

@@ -118,7 +118,7 @@ def four() -> List[Sample]:
 
 def arranged(overlap_thresh: float, color: Any = None) -> Sample:
     scales = tf.constant([0.5, 1.0, 0.5, 0.5])
-    where = tf.constant([[0.9, 0.9], [0.5, 0.5], [0.1, 0.1], [0.7, 0.7]])
+    where = tf.constant([[0.1, 0.1], [0.5, 0.5], [0.1, 0.1], [0.7, 0.7]])
     return arrange(
         four(), tf.constant(CANVAS), tf.constant(CENTER), scales, where, overlap_thresh, color
     )

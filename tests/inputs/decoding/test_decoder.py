@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import struct
 from typing import Any, Dict, Optional
@@ -11,6 +12,7 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import Resizer
 from inputs import schema
+from inputs.bad_records.policy import make_policy
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.images import claimed_pixels
 from inputs.schema import Sample
@@ -367,6 +369,17 @@ def test_hash_needs_no_source_id():
 def test_errors_name_the_record(features, options, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)rec7.*{message}"):
         decode({**BOXES, **LABELS, **features}, options)
+
+
+@pytest.mark.parametrize("max_pixels", [95, 96])
+def test_limit_of_pixels(max_pixels):
+    policy = dataclasses.replace(make_policy(reader()), max_pixels=max_pixels)
+    decode_picture = make_decoder(reader(), policy)  # of 8 x 12 pixels
+    if max_pixels == 96:
+        assert decode_picture(tf.constant(example({}))).image.shape == (8, 12, 3)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*huge_image.*\[96\]"):
+        decode_picture(tf.constant(example({})))
 
 
 @pytest.mark.parametrize(
