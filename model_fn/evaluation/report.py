@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
 from inputs.bad_records.log import FaultLog
@@ -15,6 +15,7 @@ from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.score_thresholds import Row
+from model_fn.events import write_figures
 
 # Amounts that are printed of an evaluation.
 NOTHING, LINE, TABLE = "nothing", "line", "table"
@@ -116,27 +117,6 @@ def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None)
         numbers += f" | best F1 {row.f1:.3f} at score {row.threshold:.3f}"
     step = int(results.get(tf1.GraphKeys.GLOBAL_STEP, 0))
     printing.report(f"evaluation {name!r} at step {step} | {numbers}", sys.stderr)
-
-
-def event_writer(folder: str) -> Any:
-    """The writer of a folder's events, which Estimators use, too."""
-    with tf.Graph().as_default():  # It refuses to be made without one.
-        return tf1.summary.FileWriterCache.get(folder)
-
-
-def write_figures(
-    folder: str, figures: Mapping[str, float], step: int, *, flush: bool = False
-) -> None:
-    """Writes numbers by tag to TensorBoard, into the event file of the Estimator."""
-    if not figures:
-        return
-    summary = tf1.Summary()
-    for tag, value in figures.items():
-        summary.value.add(tag=tag, simple_value=value)
-    writer = event_writer(folder)
-    writer.add_summary(summary, step)
-    if flush:
-        writer.flush()
 
 
 def print_faults(faults: FaultLog) -> None:

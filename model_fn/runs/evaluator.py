@@ -33,9 +33,9 @@ from model_fn.evaluation.report import (
     TABLE,
     EvaluationReport,
     Metrics,
-    event_writer,
     report,
 )
+from model_fn.events import event_writer
 from model_fn.runs.backends import Evaluator
 from model_fn.runs.backends.estimator import make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best

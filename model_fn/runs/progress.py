@@ -15,7 +15,7 @@ from estimator_det.config import bars, printing
 from estimator_det.files import json_lines
 from inputs import machine
 from model_fn.debugging import bad_step
-from model_fn.evaluation.report import event_writer, write_figures
+from model_fn.events import event_writer, write_figures
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import GRADIENT_NORM

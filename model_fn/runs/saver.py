@@ -12,7 +12,7 @@ from estimator_det.files import atomic
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
-from model_fn.evaluation.report import event_writer
+from model_fn.events import event_writer
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import Backend
 from model_fn.runs.context import Hook, RunContext, StepResult

@@ -27,12 +27,8 @@ from model_fn.evaluation.detections.file import DetectionFile, Wanted
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.readers import evaluation_folder, named_readers
-from model_fn.evaluation.report import (
-    EvaluationReport,
-    event_writer,
-    report,
-    write_figures,
-)
+from model_fn.evaluation.report import EvaluationReport, report
+from model_fn.events import event_writer, write_figures
 from model_fn.training.step import groundtruth_from_labels
 
 _LOG = logging.getLogger(__name__)
