@@ -1,5 +1,6 @@
-# `make test` and `make demo` need Python 3.9 to 3.11 with pip, nothing else. Newer interpreters
-# need a newer TensorFlow: make test PYTHON=python3.13 TENSORFLOW=2.21.0 VENV=.venv-3.13
+# `make test` needs Python 3.11 with pip, nothing else; `make demo` and `make unit` run on 3.9 and
+# 3.10, too. Newer interpreters need a newer TensorFlow:
+# make unit PYTHON=python3.13 TENSORFLOW=2.21.0 VENV=.venv-3.13
 
 PYTHON ?= python3.11
 TENSORFLOW ?= 2.15.1

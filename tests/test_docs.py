@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 
+import markdown
 import numpy as np
 import pytest
 
@@ -19,6 +20,10 @@ from inputs.datasets.converters import CONVERTERS
 from inputs.datasets.converters.base import FIELDS
 from tests.conftest import ROOT
 
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 RECIPES = sorted((ROOT / "docs").glob("adding_*.md"))
 
 
@@ -105,13 +110,27 @@ def test_every_option_of_a_verb_is_documented(verb):
     assert not missing, f"docs/cli.md says nothing about {missing} of {name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_tables_and_lists_come_out_as_such(page):
+    """As the site renders pages, which needs empty lines and indents that GitHub does not."""
+    settings = (ROOT / "mkdocs.yml").read_text()
+    assert "markdown_extensions:\n  - tables\n  - toc:" in settings
+    # Fenced code, also in lists, is rendered by an extension that tests do not install.
+    text = re.sub(r"^( *)```.*?^ *```$", r"\1code", page.read_text(), flags=re.M | re.S)
+    html = markdown.markdown(text, extensions=["tables", "toc"])
+    for paragraph in re.findall(r"<p>(.*?)</p>", html, re.S):
+        plain = re.sub(r"<code>.*?</code>", "", paragraph, flags=re.S)
+        assert not re.search(r"^(\||\d+\. |[*+-] )", plain, re.M), paragraph
+    assert html.count("<table>") == len(re.findall(r"^\|[-:| ]+\|$", text, re.M))
+    assert html.count("<ol>") == len(re.findall(r"^1\. ", text, re.M)), "a list is cut in pieces"
+
+
 FILE = re.compile(r"`((?:estimator_det|inputs|model_fn|exporters|benchmarks)/[^`]*)`")
 PROGRAM = re.compile(r"python -m ((?:estimator_det|benchmarks)[\w.]*)")
 
 
 def test_files_and_programs_named_in_docs_exist():
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    for page in pages:
+    for page in PAGES:
         text = page.read_text()
         for path in FILE.findall(text):
             assert list(ROOT.glob(path.rstrip("/"))), f"{page.name}: {path}"

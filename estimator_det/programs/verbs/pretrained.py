@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, {"--list": "print all names; downloads nothing"})
     text = (
         "folder of archives and their contents; default: $ESTIMATOR_DET_CACHE, or "
-        "~/.cache/estimator-det"
+        "estimator-det in $XDG_CACHE_HOME or ~/.cache"
     )
     add_options(parser, str, {"--cache_dir DIR": text})
 
