@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -28,9 +28,10 @@ Example = Mapping[str, Any]  # see `model_fn.evaluation.details`
 def draw(
     config: Any, reader: str, names: Sequence[str], details: Mapping[str, Any]
 ) -> Dict[str, List[Dict[str, Any]]]:
-    """`mistakes` and `missed` objects of the details, each with `urls`.
+    """`mistakes` and `missed` objects of the details, each with `name` and `urls`.
 
-    These are data URLs of the detections and of the groundtruth, none if the image is absent.
+    The name is that of the image file. `urls` are data URLs of the detections and of the
+    groundtruth, none if the image is absent.
 
     Args:
         names: All classes; each has its colour on every picture.
@@ -39,30 +40,35 @@ def draw(
     kinds = {kind: details.get(kind, []) for kind in ("mistakes", "missed")}
     every = {example["image"]: example for examples in kinds.values() for example in examples}
     try:
-        images = dict(_images(config, reader, every)) if every else {}
+        images = {each.number: each for each in _images(config, reader, every)} if every else {}
     except ABSENT:
         images = {}
 
-    def urls(kind: str, example: Example) -> List[str]:
+    def pictures(kind: str, example: Example) -> Dict[str, Any]:
         image = images.get(example["image"])
         if image is None:
-            return []
+            return {"name": f"image {example['image']}", "urls": []}
         mistake, miss = (None, example) if kind == "missed" else (example, None)
-        return [
-            _picture(image, colors, example["detections"], example["detected"], mistake),
-            _picture(image, colors, example["boxes"], example["classes"], miss),
+        urls = [
+            _picture(image.pixels, colors, example["detections"], example["detected"], mistake),
+            _picture(image.pixels, colors, example["boxes"], example["classes"], miss),
         ]
+        return {"name": image.name, "urls": urls}
 
     return {
-        kind: [{**example, "urls": urls(kind, example)} for example in examples]
+        kind: [{**example, **pictures(kind, example)} for example in examples]
         for kind, examples in kinds.items()
     }
 
 
-def _images(
-    config: Any, reader: str, examples: Mapping[int, Example]
-) -> Iterator[Tuple[int, np.ndarray]]:
-    """Numbers and pixels, uint8 [H, W, 3], of images of the evaluation.
+class _Image(NamedTuple):
+    number: int  # in the order of an evaluation
+    name: str  # name of its file, or else its source_id
+    pixels: np.ndarray  # uint8 [H, W, 3]
+
+
+def _images(config: Any, reader: str, examples: Mapping[int, Example]) -> Iterator[_Image]:
+    """The images of the examples.
 
     An image without the boxes of its example is left out: the records have changed since.
     """
@@ -83,7 +89,10 @@ def _images(
                 for box in examples[number]["boxes"]
             ]
             if max(distances, default=0) < tolerance:
-                yield number, np.clip(image, 0, 255).astype(np.uint8)
+                names = (features[key][0].numpy() for key in (schema.FILENAME, schema.SOURCE_ID))
+                name = next(filter(None, names), b"").decode("utf-8", "replace")
+                pixels = np.clip(image, 0, 255).astype(np.uint8)
+                yield _Image(number, name or f"image {number}", pixels)
 
 
 def _picture(

@@ -395,6 +395,8 @@ def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> 
     )
     draft.set("train_config.gradient_clipping_by_norm", "10.0")
     draft.set("eval_config.use_moving_averages", "true")
+    reason = f"{EVALUATIONS} evaluations in the run, the last one included."
+    draft.set("eval_config.eval_interval_steps", max(1, -(-steps // EVALUATIONS)), reason)
     # The published 0.9997 needs more steps than a short run has to forget its first statistics.
     decay = min(max(1 - 20 / steps, 0.9), 0.997)
     if draft.is_ssd:

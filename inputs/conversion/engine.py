@@ -36,7 +36,15 @@ from inputs.conversion.shards import ENTRIES, FAULTS, RESULT, Job, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
-from inputs.datasets.source import CLIPPED, KEPT, ConversionError, Source, SourceOptions
+from inputs.datasets.source import (
+    CLIPPED,
+    DROPPED,
+    KEPT,
+    SKIPPED,
+    ConversionError,
+    Source,
+    SourceOptions,
+)
 from inputs.label_map import read_label_map
 
 WORK_DIR = ".convert"
@@ -149,7 +157,7 @@ def convert(
             tallies.append(result.tally)
             advance(sum(split["images"] for split in result.tally["splits"].values()))
         totals = add_tallies(tallies)
-        _check_faults(options, work_dir, totals["faults"])
+        _check_faults(options, work_dir, totals["faults"], totals["splits"])
         _publish(options, job, source, names, label_map)
     ending = f".record-?????-of-{count:05d}"
     return Conversion(
@@ -225,14 +233,22 @@ def _is_own(output_dir: str) -> bool:
     return any(os.path.exists(os.path.join(output_dir, name)) for name in names)
 
 
-def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None:
-    """Removes all that was written, and raises an error of all faults, if there is a reason."""
+def _check_faults(
+    options: ConvertOptions, work_dir: str, faults: Tally, splits: Optional[Tally] = None
+) -> None:
+    """Removes all that was written, and raises an error of all faults, if there is a reason.
+
+    Args:
+        splits: Counts of what is converted; None if the source has no image or no class.
+    """
     rows: Dict[str, Any] = {}
+    lost = {SKIPPED: 0, DROPPED: 0}
     for key, row in faults.items():
         kind, action = key.split()
         is_copy = kind == "duplicate_image" and options.duplicates == SKIP
         if action not in (KEPT, CLIPPED) and not is_copy:
             rows = add_tallies([rows, {kind: row}])
+            lost[action] = lost.get(action, 0) + row["count"]
     if options.on_error == SKIP or not rows:
         return
     shutil.rmtree(work_dir)
@@ -242,7 +258,18 @@ def _check_faults(options: ConvertOptions, work_dir: str, faults: Tally) -> None
         many = counted(row["count"], SOURCE_KINDS[kind].unit)
         first = ", the first" if row["count"] > 1 else ""
         lines.append(f"  {many}{first}: {row['examples'][0]}")
-    lines.append("Or add --on_error skip, which skips such images and drops such boxes")
+    if splits is None:
+        lines.append("Or add --on_error skip, which skips such images and drops such boxes")
+    else:
+        images, boxes = (
+            sum(split[unit] for split in splits.values()) + lost[action]
+            for unit, action in (("images", SKIPPED), ("boxes", DROPPED))
+        )
+        lines.append(
+            f"Or add --on_error skip, which skips {lost[SKIPPED]:,} of "
+            f"{counted(images, 'image')} and drops {lost[DROPPED]:,} of "
+            f"{counted(boxes, 'box', 'boxes')}"
+        )
     raise ConversionError("\n".join(lines))
 
 

@@ -28,6 +28,7 @@ TITLE_POINTS = 6  # between the title and what is below
 LEGEND_ROW_POINTS = 14
 LEGEND_COLUMNS = 3  # above a chart; long names of readers fill them
 DOTS_PER_INCH = 110
+FEW_POINTS = 20  # A curve has markers up to this length.
 MAX_NAMED_BARS = 60  # more names are not legible
 MAX_NUMBERED_CELLS = 400  # cells of a heatmap; more numbers are not legible
 MAX_NAME_LENGTH = 24  # characters, beside a bar
@@ -305,7 +306,11 @@ def curves(
 
     def draw(axes: Any) -> None:
         for line in lines:
-            axes.plot(line.x, line.y, linewidth=1.4, label=_plain(line.name))
+            # A curve of one point is no line.
+            marker = "o" if len(line.x) <= FEW_POINTS else None
+            axes.plot(
+                line.x, line.y, linewidth=1.4, marker=marker, markersize=4, label=_plain(line.name)
+            )
         if limits is not None:
             axes.set_xlim(limits[0], limits[1])
             axes.set_ylim(limits[2], limits[3])

@@ -73,6 +73,14 @@ class RunContext:
         return self.config.train_config.num_steps or None
 
     @property
+    def evaluation_steps(self) -> Optional[int]:
+        """Evaluations are at the multiples of this number of steps; None if time decides."""
+        options = self.options.evaluation
+        if options.every_steps is None and options.throttle_secs is None:
+            return self.config.eval_config.eval_interval_steps or None
+        return options.every_steps
+
+    @property
     def throttle_secs(self) -> float:
         """Seconds between two evaluations, at least."""
         secs = self.options.evaluation.throttle_secs

@@ -287,7 +287,8 @@ class EvaluationOptions:
     on_training_data: bool = False  # evaluate on the training data, too
     training_data_sample_1_of_n: int = 5  # every n-th example of it
     # Save and evaluate a checkpoint at each multiple of this; on a TPU at the first return after
-    # that. The last checkpoint always. Not together with `throttle_secs`.
+    # that. The last checkpoint always. Not together with `throttle_secs`; without both,
+    # `eval_config.eval_interval_steps`.
     every_steps: Optional[int] = None
     # Least seconds between two evaluations; by default `eval_config.eval_interval_secs`.
     throttle_secs: Optional[int] = None

@@ -36,7 +36,7 @@ class TrainingEvaluations:
         self._first_reader = readers[0].name
         self._evaluations = Evaluations(config, evaluator, readers, options, shown=shown)
         self._model_dir, self._options = context.model_dir, options
-        self._throttle_secs = context.throttle_secs
+        self._every_steps, self._throttle_secs = context.evaluation_steps, context.throttle_secs
         self.metrics: Metrics = {}
 
     def begin(self, step: int) -> bool:
@@ -44,7 +44,7 @@ class TrainingEvaluations:
         self._last_step, self._last_time = step, time.monotonic()
         self._history = history.read(self._model_dir, self._first_reader, step)
         self._evaluated_step = self._history[-1].step if self._history else None
-        every = self._options.every_steps
+        every = self._every_steps
         if every is not None and step and step % every == 0 and step != self._evaluated_step:
             self._evaluate(step)
         return self._is_exhausted()
@@ -65,11 +65,11 @@ class TrainingEvaluations:
         self._evaluations.export_final()
 
     def wants_checkpoint(self, step: int) -> bool:
-        """True if a multiple of `every_steps` is reached, now or since the last evaluation."""
-        return self._options.every_steps is not None and self._is_due(step)
+        """True if a step of an evaluation is reached, now or since the last evaluation."""
+        return self._every_steps is not None and self._is_due(step)
 
     def _is_due(self, step: int) -> bool:
-        every = self._options.every_steps
+        every = self._every_steps
         if every is not None:
             # Multiples, so that a run that was interrupted evaluates the same steps.
             return step // every > self._last_step // every

@@ -87,7 +87,9 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path
     text = (tmp_path / "pipeline.config").read_text()
     assert text.startswith(f"# estimator-det init --records {records} --hours 0.1 --output_dir")
     # 360 s, of which 85 % are for steps, less 25 s for the start.
-    assert pipeline.parse_pipeline(text).train_config.num_steps == 5620
+    config = pipeline.parse_pipeline(text)
+    assert config.train_config.num_steps == 5620
+    assert config.eval_config.eval_interval_steps == 5620 / 4  # so `train` needs no option
     printed = capsys.readouterr().out
     assert "Expect: 5,620 steps of 8 images" in printed
     assert "ssd_random_crop" in text  # 700 passes over 64 images

@@ -128,6 +128,8 @@ def test_one_run(runs, tmp_path):
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
     # Three images with a wrong class, all six without the second object.
     assert len(pictures) == 2 * (3 + 6)
+    captions = re.findall(r"<figcaption>.* · (.*)</figcaption>", text)
+    assert captions == ["1.png", "3.png", "5.png", *(f"{number}.png" for number in range(6))]
     assert all(each.startswith("data:image/jpeg;base64,") for each in pictures)
     assert len(text) < 5e6
 
@@ -184,6 +186,7 @@ def test_other_records_give_no_pictures(runs):
     examples = report_pictures.draw(run.config, "0", list(NAMES.values()), json.loads(text))
     assert len(examples["missed"]) == 6
     assert all(example["urls"] == [] for part in examples.values() for example in part)
+    assert examples["missed"][0]["name"] == "image 0"
 
 
 def test_absent_records(runs, tmp_path):

@@ -133,12 +133,8 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _train_command(path: str, plan: Any) -> str:
-    from estimator_det.programs.starter import EVALUATIONS
-
     words = ["estimator-det", "train", path]
     words += ["--model_dir", os.path.join(os.path.dirname(path), "run")]
-    steps = plan.config.train_config.num_steps
-    words += ["--eval_every_steps", str(max(1, -(-steps // EVALUATIONS)))]
     if plan.precision != FLOAT32:
         words += ["--precision", plan.precision]
     return " ".join(map(shlex.quote, words))

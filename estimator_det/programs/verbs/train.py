@@ -138,7 +138,8 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
 
 def _add_evaluation_arguments(group: Any) -> None:
     intervals = {
-        "--eval_every_steps": "steps between evaluations; each saves a checkpoint",
+        "--eval_every_steps": "steps between evaluations; each saves a checkpoint; default: "
+        "eval_config.eval_interval_steps, and where it is 0, time decides",
         "--eval_throttle_secs": "minimum seconds between evaluations; default: "
         "eval_config.eval_interval_secs",
     }

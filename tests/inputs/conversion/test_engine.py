@@ -307,7 +307,7 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
         "  1 box: /boxes.csv, line 4: box_outside: '002.png'",
     ]
     assert [line[: len(start)] for line, start in zip(lines[1:], starts)] == starts
-    assert lines[5:] == ["Or add --on_error skip, which skips such images and drops such boxes"]
+    assert lines[5:] == ["Or add --on_error skip, which skips 3 of 7 images and drops 3 of 4 boxes"]
     assert list(output.iterdir()) == []
     samples.convert(sample, output, on_error="skip", **options)
 

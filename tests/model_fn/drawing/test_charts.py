@@ -60,6 +60,18 @@ def test_heatmap_is_darkest_at_the_greatest_value():
     assert rows.mean() < pixels.shape[0] / 3 and columns.mean() < pixels.shape[1] / 3
 
 
+@pytest.mark.parametrize("num_points", [1, 2, charts.FEW_POINTS, charts.FEW_POINTS + 1])
+def test_few_points_of_a_curve_have_markers(num_points):
+    def inked(points):
+        shown = picture(charts.curves("", [charts.Curve("", points, [0.5] * len(points))]))
+        color = tuple(int(charts.COLORS[0][i : i + 2], 16) for i in (1, 3, 5))
+        return int((shown[..., :3] == color).all(axis=-1).any(axis=1).sum())
+
+    rows = inked([float(k) for k in range(num_points)])
+    # A line is two pixels high, a marker six.
+    assert (rows > 3) == (num_points <= charts.FEW_POINTS), rows
+
+
 def test_panels_fill_rows_and_wide_ones_are_narrowed():
     panel, state = charts.bar_chart("a", ["x"], {"n": [1]}), dict(matplotlib.rcParams)
     one = picture(panel)

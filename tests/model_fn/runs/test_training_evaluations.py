@@ -14,6 +14,7 @@ from estimator_det.files import json_lines
 from model_fn import model_fn
 from model_fn.evaluation import history
 from model_fn.runs import best_checkpoints, evaluator, training_end
+from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 from model_fn.runs.signals import Stopped
 from model_fn.serving import saved_model
@@ -75,10 +76,13 @@ def test_an_evaluation_saves_its_checkpoint(readers, tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
     model_dir = str(tmp_path)
-    evaluating = EvaluationOptions(every_steps=3, export_final=False)
+    evaluating = EvaluationOptions(export_final=False)
+    config = fake.pipeline_config("eval_config { eval_interval_steps: 3 }")
 
     def train(num_steps: int, *hooks: Any) -> None:
-        fake.train_and_evaluate(tmp_path, num_steps, evaluation=evaluating, hooks=hooks)
+        fake.train_and_evaluate(
+            tmp_path, num_steps, config=config, evaluation=evaluating, hooks=hooks
+        )
 
     def evaluated() -> List[int]:
         return [evaluation.step for evaluation in history.read(model_dir, "0")]
@@ -97,6 +101,22 @@ def test_an_evaluation_saves_its_checkpoint(readers, tmp_path, monkeypatch):
     assert evaluated() == [3, 6, 7] and checkpoints.trained_steps(model_dir) == 9
     train(10)
     assert evaluated() == [3, 6, 7, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("options", "configured", "steps"),
+    [
+        ({}, 0, None),
+        ({}, 3, 3),
+        ({"every_steps": 5}, 3, 5),
+        ({"every_steps": 5}, 0, 5),
+        ({"throttle_secs": 7}, 3, None),
+    ],
+)
+def test_options_come_before_the_configuration(options, configured, steps):
+    config = fake.pipeline_config(f"eval_config {{ eval_interval_steps: {configured} }}")
+    train_options = TrainOptions(evaluation=EvaluationOptions(**options))
+    assert RunContext(config, "", train_options).evaluation_steps == steps
 
 
 def test_evaluation_leaves_the_training_session_and_its_data_alone(readers, tmp_path, monkeypatch):
