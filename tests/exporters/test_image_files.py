@@ -90,3 +90,8 @@ def test_the_limit_of_pixels(tmp_path, monkeypatch):
         read_image(str(tmp_path / "a.bmp"))
     Image.new("RGB", (8, 10)).save(tmp_path / "a.bmp")
     assert read_image(str(tmp_path / "a.bmp")).pixels.shape == (10, 8, 3), "just the limit"
+    monkeypatch.setattr(image_files, "_MAX_BYTES", 80)
+    with pytest.raises(
+        OSError, match=r"a.bmp cannot be read: it has \d+ bytes, and the limit is 80"
+    ):
+        read_image(str(tmp_path / "a.bmp"))
