@@ -6,7 +6,7 @@ Building, differentiating and exporting a MobileNet takes most of the time of a 
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
@@ -50,14 +50,18 @@ class SmallExtractor:
 class SmallTwoStageExtractor:
     """A feature map at stride 8, and one layer for its crops."""
 
+    recipe = types.SimpleNamespace(is_tf2_line=False)
     stride = 8
 
     def classifier_name(self, name: str) -> str:
         return name.partition("/")[2]
 
-    def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
+    def proposal_features(self, images: tf.Tensor) -> Tuple[tf.Tensor]:
         with tf1.variable_scope("FirstStageFeatureExtractor"):
-            return slim.conv2d(images, 8, 9, stride=8, scope="First", **_settings(tf.nn.relu))
+            return (slim.conv2d(images, 8, 9, stride=8, scope="First", **_settings(tf.nn.relu)),)
+
+    def map_sizes(self, height: int, width: int) -> List[Tuple[int, int]]:
+        return [(-(-height // self.stride), -(-width // self.stride))]
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
         with tf1.variable_scope("SecondStageFeatureExtractor", reuse=tf1.AUTO_REUSE):

@@ -15,6 +15,8 @@ import numpy as np
 VALUES_FILE = "detinit_tf2.py"
 # Predictions of the reference that repeat others, or that are not ours.
 _REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_proposals")
+# Predictions of three stages are on record with their detections.
+_OF_DETECTIONS = ("detection_", "raw_detection_", "num_detections", "mask_predictions")
 _LOSS_KEYS = ("losses", "total", "regularization_sum")
 _NARROW_IMAGE = "images_300[:, :, :288, :]"
 
@@ -42,17 +44,21 @@ def graph_record(graph: Record, numeric: Optional[Record]) -> Record:
     sample = {**graph["anchors_sample"], "rows20": graph["anchors_sample"]["rows"]}
     shapes = graph["prediction_shapes"]
     maps = [shape for key, shape in shapes.items() if key.startswith("feature_maps::")]
+    overrides = graph["overrides_native"]
+    if numeric is not None and not graph["native"]:
+        overrides = numeric["overrides_eval"]
     record = {
         "config": graph["config"],
         "builds_train": True,
         "variables": {key: [shape, trains] for key, shape, trains, _, _ in graph["variables"]},
-        "num_regularization_losses": graph["num_regularization_losses"],
         "update_ops_count": graph["num_moving_statistics_updated_in_training"],
         "prediction_dict_train": {"feature_maps": maps},
         "num_anchors": graph["num_anchors"],
         "anchors_sample": sample,
-        "overrides": graph["overrides_native"],
+        "overrides": overrides,
     }
+    if graph["model_type"] == "ssd":  # Keras counts penalties of weight 0, too.
+        record["num_regularization_losses"] = graph["num_regularization_losses"]
     if numeric and numeric.get("train_ok"):
         record["loss_keys"] = [*numeric["train"]["losses"]]
     return record
@@ -67,14 +73,24 @@ def _by_key(values: np.ndarray, graph: Record) -> Dict[str, float]:
 def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Record) -> Record:
     """The values of an evaluation and of a pass in training."""
     predictions = _renamed(numeric["predictions"])
+    repeated = {*_REPEATED, *(key.replace("::", "/") for key in numeric["identical_tensors"])}
     record = {
         **numeric,
         "overrides": numeric["overrides_eval"],
-        "feature_maps": {key: stats for key, stats in predictions.items() if "axis" not in stats},
+        "feature_maps": {
+            key: stats
+            for key, stats in predictions.items()
+            if "axis" not in stats and f"{key.replace('/', '::')}__first8" in arrays
+        },
+        "postprocess": {
+            key: stats
+            for key, stats in numeric["postprocess"].items()
+            if key.startswith(_OF_DETECTIONS)
+        },
         "predictions": {
             key: stats
             for key, stats in predictions.items()
-            if "axis" in stats and key not in _REPEATED
+            if "axis" in stats and key not in repeated and not key.startswith(_OF_DETECTIONS)
         },
     }
     if not numeric.get("train_ok"):

@@ -46,10 +46,10 @@ def named_predictions(predictions: Any) -> Dict[str, Any]:
         "rpn_box_encodings": rpn.box_encodings,
         "rpn_objectness_predictions_with_background": rpn.objectness_logits,
         "anchors": rpn.anchors,
-        "feature_maps/0": predictions.feature_maps[0],
-        "rpn_features_to_crop/0": predictions.feature_maps[0],
-        "rpn_box_predictor_features/0": rpn.features,
     }
+    for number, (map_, features) in enumerate(zip(predictions.feature_maps, rpn.features)):
+        named[f"feature_maps/{number}"] = named[f"rpn_features_to_crop/{number}"] = map_
+        named[f"rpn_box_predictor_features/{number}"] = features
     if regions is not None:
         named.update(
             {

@@ -113,14 +113,13 @@ def floor(arguments: argparse.Namespace) -> Figures:
 
 
 def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
+    from estimator_det.detectors.base import boxes_to_pixels
     from estimator_det.detectors.two_stage.proposals import Regions
     from estimator_det.nets.context_attention import AttentionContext
 
     detector, model = _detector(config, True), config.model.faster_rcnn
-    features = detector.extractor.proposal_features(detector.preprocess.normalize(images))
-    _, proposed = detector.rpn.head.predict(
-        features, detector.rpn.anchor_generator.num_per_location
-    )
+    maps = detector.extractor.proposal_features(detector.preprocess.normalize(images))
+    _, proposed = detector.rpn.head.predict(maps, detector.rpn.anchor_generator.num_per_location)
     if detector.second is None:
         return list(proposed)
     count = (
@@ -129,10 +128,11 @@ def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
         else model.second_stage_batch_size
     )
     corners = np.random.default_rng(0).uniform(0.0, 0.5, (images.shape[0], count, 2))
-    boxes = tf.constant(np.concatenate([corners, corners + 0.4], axis=2), tf.float32)
+    fractions = tf.constant(np.concatenate([corners, corners + 0.4], axis=2), tf.float32)
+    boxes = boxes_to_pixels(fractions, images)
     regions = Regions(boxes, tf.fill([images.shape[0]], count))
     context = AttentionContext(regions.valid)
-    region_outputs = detector.second.stage.predict(features, boxes, context)
+    region_outputs = detector.second.stage.predict(maps, boxes, images, context)
     outputs = [*proposed, region_outputs.box_encodings, region_outputs.class_logits]
     if detector.second.masks:
         outputs.append(detector.second.masks.predict(region_outputs.features, regions).logits)

@@ -32,14 +32,19 @@ from estimator_det.detectors.base import (
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.extractors.ssd.recipe import (
-    BACKBONE_PATH,
     EXTRACTORS,
     RecipeExtractor,
     make_extractor,
 )
 from estimator_det.images.resize import Preprocessor, height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
-from estimator_det.nets.object_paths import classifier_paths, layer_scopes, nested, variable_paths
+from estimator_det.nets.object_paths import (
+    BACKBONE_PATH,
+    classifier_paths,
+    layer_scopes,
+    nested,
+    variable_paths,
+)
 from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from estimator_det.predictors.base import BoxHead, make_box_head
 

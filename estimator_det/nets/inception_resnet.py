@@ -8,12 +8,14 @@ classifier, except `Repeat`, which is `Repeat_2` in the classifier.
 
 from __future__ import annotations
 
-from typing import ContextManager, NamedTuple, Tuple
+import itertools
+from typing import ContextManager, Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception
 from estimator_det.nets.inception import Block, Branches, Conv, Mixed, Pool, conv
 from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.object_paths import joined
 
 # Settings with which the published network was trained.
 BATCH_NORM_DECAY = 0.9997
@@ -92,19 +94,19 @@ def _mixed_6a(stride: int) -> Mixed:
     )
 
 
-def _halving(depth: int) -> Conv:
-    return conv("1a_3x3", depth, 2, padding="VALID")
+def _mixed_7a(padding: str) -> Mixed:
+    def halving(depth: int) -> Conv:
+        return conv("1a_3x3", depth, 2, padding=padding)
 
-
-MIXED_7A = Mixed(
-    "Mixed_7a",
-    (
-        (conv("0a_1x1", 256), _halving(384)),
-        (conv("0a_1x1", 256), _halving(288)),
-        (conv("0a_1x1", 256), conv("0b_3x3", 288), _halving(320)),
-        (Pool("max", 2, "VALID"),),
-    ),
-)
+    return Mixed(
+        "Mixed_7a",
+        (
+            (conv("0a_1x1", 256), halving(384)),
+            (conv("0a_1x1", 256), halving(288)),
+            (conv("0a_1x1", 256), conv("0b_3x3", 288), halving(320)),
+            (Pool("max", 2, padding),),
+        ),
+    )
 
 
 def arg_scope() -> ContextManager[None]:
@@ -148,13 +150,32 @@ def first_part(inputs: tf.Tensor, output_stride: int) -> tf.Tensor:
         return _repeat(net, "Repeat_1", BLOCK17)
 
 
-def second_part(inputs: tf.Tensor) -> tf.Tensor:
+def second_part(inputs: tf.Tensor, *, tf2_line: bool = False) -> tf.Tensor:
     """Builds `Mixed_7a` and the layers after it in the open variable and argument scopes.
 
-    Crops [N, h, w, 1088] become [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down.
+    Crops [N, h, w, 1088] become [N, (h - 1) / 2, (w - 1) / 2, 1536], sizes rounded down. In the TF2
+    line `Mixed_7a` pads its input, too: sizes are h / 2 and w / 2, rounded up.
     """
-    *_, net = inception.inception(inputs, blocks=(MIXED_7A,)).values()
+    mixed = _mixed_7a("SAME" if tf2_line else "VALID")
+    *_, net = inception.inception(inputs, blocks=(mixed,)).values()
     net = _repeat(net, "Repeat", BLOCK8)
     with tf1.variable_scope(LAST_BLOCK8.name):
         net = _add(net, LAST_BLOCK8)
     return slim.conv2d(net, LAST_DEPTH, 1, scope="Conv2d_7b_1x1")
+
+
+def keras_order(scopes: Sequence[str]) -> List[str]:
+    """Scopes of the layers in the order in which Keras counts them; see `nets.object_paths`."""
+    order: List[str] = []
+    for _, block in itertools.groupby(scopes, _block_of):
+        branches: Dict[str, List[str]] = {}
+        for scope in block:
+            branches.setdefault(scope.partition("/Branch_")[2][:1], []).append(scope)
+        order += joined(*branches.values())
+    return order
+
+
+def _block_of(scope: str) -> str:
+    """The block with the branch of a layer; the layer itself outside of branches."""
+    block, branch, _ = scope.partition("/Branch_")
+    return block if branch else f"{scope}/"

@@ -26,6 +26,9 @@ from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 KERAS = "_keras"
 """End of the types of the TF2 line, and of the scopes of their networks."""
 
+BACKBONE_PATH = "classification_backbone"
+"""Object of a feature extractor that is the backbone below its neck."""
+
 PLACES = 3
 """Places of a layer in a list: convolution, batch norm and activation."""
 

@@ -6,11 +6,12 @@ crop. Boxes are normalized to the image that the map was computed from.
 
 from __future__ import annotations
 
-from typing import Tuple
+import math
+from typing import Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.boxes.geometry import sizes
+from estimator_det.boxes.geometry import area, sizes
 from estimator_det.compat import tf
 
 
@@ -35,6 +36,62 @@ def crop_regions(
     crops = tf.cast(crops, features.dtype)
     is_static = isinstance(batch, int) and isinstance(count, int)
     return tf.ensure_shape(crops, [batch * count if is_static else None, *size, features.shape[3]])
+
+
+CANONICAL_SIDE = 224.0  # side in pixels of a box that is cropped from the second coarsest level
+
+
+def levels_of_boxes(boxes: tf.Tensor, num_levels: int) -> tf.Tensor:
+    """Levels of a pyramid, from 0 at the finest, for boxes [B, N, 4] in pixels: int32 [B, N].
+
+    A box of twice the side has the next coarser level (https://arxiv.org/abs/1612.03144).
+    """
+    side = tf.sqrt(tf.maximum(area(boxes), 0.0))
+    octaves = tf.math.log(side / CANONICAL_SIDE) / math.log(2.0)
+    # A box without area has the logarithm -inf, which no integer can be.
+    levels = tf.maximum(tf.floor(octaves), -num_levels) + num_levels - 2
+    return tf.cast(tf.clip_by_value(levels, 0, num_levels - 1), tf.int32)
+
+
+def crop_levels(
+    maps: Sequence[tf.Tensor],
+    boxes: tf.Tensor,
+    levels: tf.Tensor,
+    size: Tuple[int, int],
+    *,
+    matmul: bool = False,
+) -> tf.Tensor:
+    """`crop_regions` of several maps, the finest first, each box from the map of its level.
+
+    Levels are int32 [B, N].
+    """
+    if matmul:
+        rows = tf.reshape(levels, [-1, 1, 1, 1])
+        crops = [crop_regions(features, boxes, size, matmul=True) for features in maps]
+        return tf.add_n(
+            [tf.where(tf.equal(rows, level), each, 0.0) for level, each in enumerate(crops)]
+        )
+    # All maps as one batch of the finest map's size. The last cell of a map has the coordinate 1.
+    finest = tf.shape(maps[0])[1:3]
+    padded, scales = [], []
+    for features in maps:
+        below = finest - tf.shape(features)[1:3]
+        padded.append(tf.pad(features, [[0, 0], [0, below[0]], [0, below[1]], [0, 0]]))
+        scale = (tf.shape(features)[1:3] - 1) / (finest - 1)
+        scales.append(tf.tile(tf.cast(scale, tf.float32), [2]))
+    batch, count = sizes(boxes)[:2]
+    scaled = boxes * tf.gather(tf.stack(scales), levels)
+    images = levels * batch + tf.range(batch)[:, tf.newaxis]
+    depth = maps[0].shape[3]
+    crops = tf.image.crop_and_resize(
+        tf.reshape(tf.concat(padded, axis=0), [-1, finest[0], finest[1], depth]),
+        tf.reshape(scaled, [-1, 4]),
+        tf.reshape(images, [-1]),
+        size,
+    )
+    is_static = isinstance(batch, int) and isinstance(count, int)
+    crops = tf.cast(crops, maps[0].dtype)
+    return tf.ensure_shape(crops, [batch * count if is_static else None, *size, depth])
 
 
 def split_rows(rows: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -290,7 +290,7 @@ def make_weight_shared_box_head(
         # The reference's towers do not know this kind.
         kind = None if kind == "sync_batch_norm" else kind
         last_layers_scope = keras_defaults
-    if tf2_line and config.apply_conv_hyperparams_to_heads:
+    if config.apply_conv_hyperparams_to_heads and tf2_line:
         last_layers_scope = make_arg_scope(hyperparams, norm_is_training, tf2_line=True)
     # Losses need logits, so that only inference converts scores.
     converts = config.score_converter == _SHARED.SIGMOID and not is_training

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, List, Tuple
+from typing import Any, List, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
+from estimator_det.nets.object_paths import (
+    PLACES,
+    Paths,
+    functional,
+    layers_of,
+    list_paths,
+    nested,
+)
 from estimator_det.nets.roi import pool_position_sensitive
 from estimator_det.predictors.base import HeadOptions, Prediction
 from estimator_det.predictors.ssd import ConvolutionalBoxHead
@@ -31,28 +39,46 @@ class ProposalHead:
     atrous_rate: int = 1  # dilation of its kernel
 
     def predict(
-        self, features: tf.Tensor, num_per_location: List[int]
-    ) -> Tuple[tf.Tensor, Prediction]:
-        """Predicts from a feature map [B, h, w, C] with these numbers of anchors per cell.
+        self, feature_maps: Sequence[tf.Tensor], num_per_location: List[int]
+    ) -> Tuple[Tuple[tf.Tensor, ...], Prediction]:
+        """Predicts from maps [B, h, w, C] with these numbers of anchors per cell.
 
-        Returns the output of the convolution, [B, h, w, depth], and codes and objectness logits.
+        Returns the outputs of the convolution, [B, h, w, depth], and codes and objectness logits.
+        Maps share the convolution, and have last layers of their own.
         """
         # AUTO_REUSE, so that further calls share the variables.
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             with self.conv_scope():
-                net = slim.conv2d(
-                    features,
-                    self.depth,
-                    self.kernel_size,
-                    rate=self.atrous_rate,
-                    # Like in the reference, regardless of the hyperparameters.
-                    activation_fn=tf.nn.relu6,
-                    scope=CONVOLUTION,
+                nets = tuple(
+                    slim.conv2d(
+                        features,
+                        self.depth,
+                        self.kernel_size,
+                        rate=self.atrous_rate,
+                        # Like in the reference, regardless of the hyperparameters.
+                        activation_fn=tf.nn.relu6,
+                        scope=CONVOLUTION,
+                    )
+                    for features in feature_maps
                 )
             with tf1.variable_scope(PROPOSAL_SCOPE):
-                options = HeadOptions(OBJECTNESS_COLUMNS, BOX_CODE_SIZE, kernel_size=1)
-                head = ConvolutionalBoxHead(options, self.conv_scope)
-                return net, head.predict([net], num_per_location)
+                return nets, self._last_layers.predict(nets, num_per_location)
+
+    @property
+    def _last_layers(self) -> ConvolutionalBoxHead:
+        options = HeadOptions(OBJECTNESS_COLUMNS, BOX_CODE_SIZE, kernel_size=1)
+        return ConvolutionalBoxHead(options, self.conv_scope)
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of the layers in object-based checkpoints of the TF2 line."""
+        convolution = [scope for scope in scopes if scope.split("/")[0] == CONVOLUTION]
+        prefix = f"{PROPOSAL_SCOPE}/"
+        inner = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
+        last = nested("model/_first_stage_box_predictor", self._last_layers.object_paths(inner))
+        return {
+            **nested("model/_first_stage_box_predictor_first_conv", functional(convolution)),
+            **{prefix + scope: path for scope, path in last.items()},
+        }
 
 
 @dataclass(frozen=True)
@@ -64,6 +90,7 @@ class RegionBoxHead:
     share_box: bool = False  # one box for a region instead of one for each class
     dropout_keep_probability: float = 1.0  # below 1, averaged features are dropped in training
     is_training: bool = False  # True if dropout is active
+    tf2_line: bool = False  # initializer and penalty of the hyperparameters do not apply
 
     def predict(self, features: tf.Tensor) -> Prediction:
         """Predicts from features [R, h, w, C]: codes [R, q, 4], class logits [R, K + 1].
@@ -82,11 +109,30 @@ class RegionBoxHead:
             net = slim.dropout(
                 net, keep_prob=self.dropout_keep_probability, is_training=self.is_training
             )
+        plain = {"weights_initializer": slim.xavier_initializer(), "weights_regularizer": None}
         with self.fc_scope():
-            return slim.fully_connected(net, depth, activation_fn=None, scope=name)
+            return slim.fully_connected(
+                net, depth, activation_fn=None, scope=name, **(plain if self.tf2_line else {})
+            )
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of the layers in object-based checkpoints of the TF2 line.
+
+        The first places of a list are those of the flattening, and of dropout.
+        """
+        first = 1 + int(self.dropout_keep_probability < 1.0)
+        owner = "model/_mask_rcnn_box_predictor"
+        boxes, classes = (f"{REGION_SCOPE}/{kind}Predictor" for kind in ("BoxEncoding", "Class"))
+        places = {
+            boxes: (f"{owner}/_box_prediction_head/_box_encoder_layers", first),
+            classes: (f"{owner}/_class_prediction_head/_class_predictor_layers", first),
+        }
+        return list_paths(scopes, places)
 
 
-def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> RegionBoxHead:
+def make_region_box_head(
+    config: Any, num_classes: int, is_training: bool, tf2_line: bool = False
+) -> RegionBoxHead:
     """Builds the box head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     if config.predict_keypoints:
         raise ConfigError(
@@ -96,10 +142,11 @@ def make_region_box_head(config: Any, num_classes: int, is_training: bool) -> Re
         )
     return RegionBoxHead(
         num_classes=num_classes,
-        fc_scope=make_arg_scope(config.fc_hyperparams, is_training),
+        fc_scope=make_arg_scope(config.fc_hyperparams, is_training, tf2_line=tf2_line),
         share_box=config.share_box_across_classes,
         dropout_keep_probability=config.dropout_keep_probability if config.use_dropout else 1.0,
         is_training=is_training,
+        tf2_line=tf2_line,
     )
 
 
@@ -180,6 +227,13 @@ class MaskHead:
             )
         return tf.transpose(masks, [0, 3, 1, 2])
 
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of the layers in object-based checkpoints of the TF2 line."""
+        layers = [each for each in layers_of(scopes) if each.startswith(f"{REGION_SCOPE}/Conv")]
+        name = "_third_stage_heads/mask_predictions/_mask_predictor_layers"
+        path = f"model/_mask_rcnn_box_predictor/{name}"
+        return list_paths(scopes, {layer: (path, PLACES * n) for n, layer in enumerate(layers)})
+
     def _repeat_cells(self, net: tf.Tensor) -> tf.Tensor:
         height, width = net.shape[1:3]
         if self.height % height or self.width % width:
@@ -200,11 +254,13 @@ def default_depth(num_features: int, num_classes: int) -> int:
     return int(2 ** round(weighted / (FEATURE_WEIGHT + CLASS_WEIGHT)))
 
 
-def make_mask_head(config: Any, num_classes: int, is_training: bool) -> MaskHead:
+def make_mask_head(
+    config: Any, num_classes: int, is_training: bool, tf2_line: bool = False
+) -> MaskHead:
     """Builds the mask head of a `MaskRCNNBoxPredictor` message."""
     return MaskHead(
         num_classes=num_classes,
-        conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
+        conv_scope=make_arg_scope(config.conv_hyperparams, is_training, tf2_line=tf2_line),
         height=config.mask_height,
         width=config.mask_width,
         conv_depth=config.mask_prediction_conv_depth,

@@ -95,7 +95,7 @@ def measure(
         advance: Called with the number of images done since the last call.
     """
     resizer, assigner = detector.preprocess.resizer, _assigner(detector)
-    generate = _anchors_of_maps if isinstance(detector, SsdDetector) else _anchors_of_one_map
+    generate = _anchors_of_maps if isinstance(detector, SsdDetector) else _anchors_of_first_stage
     inner = resized(columns.sizes, resizer.new_size)
     outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
     share = (inner / np.maximum(outer, 1)).astype(np.float32)
@@ -178,28 +178,32 @@ def _centred(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([-sizes, sizes], axis=1) / 2
 
 
-def _anchors_of_one_map(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _anchors_of_first_stage(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
     """Anchors of a first stage, as training uses them; builds no network.
 
     A network takes seconds to build, and images of a data set have hundreds of sizes.
     """
     del num_channels
-    rpn, stride = detector.rpn, detector.extractor.stride
-    rows, columns = -(-height // stride), -(-width // stride)
-    anchors = np.asarray(
-        rpn.generate_anchors((rows, columns), tf.constant([0.0, 0.0, height, width]))[0]
-    )
+    rpn, generator = detector.rpn, detector.rpn.anchor_generator
+    map_sizes = detector.extractor.map_sizes(height, width)
+    window = tf.constant([0.0, 0.0, height, width])
+    anchors, kept = (np.asarray(each) for each in rpn.generate_anchors(map_sizes, window))
+    numbers = generator.num_per_location
+    counts = [rows * columns * number for (rows, columns), number in zip(map_sizes, numbers)]
+    rows_of_anchors = kept if rpn.drops_crossing else np.arange(sum(counts))
+    ends = np.searchsorted(rows_of_anchors, np.cumsum(counts))[:-1]
     # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
-    everywhere = np.asarray(rpn.anchor_generator.generate([(1, 1)], (1, 1)))
-    candidates = anchors if rpn.drops_crossing else everywhere
+    everywhere = np.asarray(generator.generate([(1, 1)] * len(map_sizes), (1, 1)))
+    candidates = np.split(anchors, ends)
+    if not rpn.drops_crossing:
+        candidates = np.split(everywhere, np.cumsum(numbers)[:-1])
     return _Layout(
         anchors=anchors / np.asarray([height, width] * 2, np.float32),
         maps=[
-            MapAnchors(
-                (rows, columns), len(anchors), _distinct([candidates[:, 2:] - candidates[:, :2]])
-            )
+            MapAnchors(size, len(members), _distinct([shapes[:, 2:] - shapes[:, :2]]))
+            for size, members, shapes in zip(map_sizes, np.split(anchors, ends), candidates)
         ],
-        num_left_out=rows * columns * len(everywhere) - len(anchors),
+        num_left_out=sum(counts) - len(anchors),
     )
 
 

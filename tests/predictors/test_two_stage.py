@@ -19,7 +19,7 @@ from tests.graphs import evaluate, shapes
 def test_proposal_head():
     with tf.Graph().as_default():
         head = heads.ProposalHead(no_scope, depth=7, kernel_size=5, atrous_rate=2)
-        net, raw = head.predict(tf.zeros([2, 6, 8, 3]), [4])
+        (net,), raw = head.predict([tf.zeros([2, 6, 8, 3])], [4])
         assert net.shape == (2, 6, 8, 7)
         assert raw.box_encodings.shape == (2, 192, 4) and raw.class_logits.shape == (2, 192, 2)
         assert shapes("weights") == {
@@ -35,7 +35,7 @@ def test_proposal_head_spreads_its_kernel(rate):
         head = heads.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
         spot = np.zeros([1, 7, 7, 1], np.float32)
         spot[0, 3, 3] = 1.0
-        net, _ = head.predict(tf.constant(spot), [1])
+        (net,), _ = head.predict([tf.constant(spot)], [1])
         session.run(tf1.global_variables_initializer())
         (kernel,) = (v for v in tf1.global_variables() if v.op.name == "Conv/weights")
         kernel.load(np.ones([3, 3, 1, 1]), session)

@@ -160,7 +160,7 @@ config = faster_rcnn_pb2.FasterRcnnFeatureExtractor(type="faster_rcnn_mobilenet_
 config.custom_parameters["depth"] = 256
 with tf.Graph().as_default():
     extractor = two_stage.make_extractor(config, is_training=True)
-    features = extractor.proposal_features(extractor.normalize(tf.zeros([2, 160, 128, 3])))
+    (features,) = extractor.proposal_features(extractor.normalize(tf.zeros([2, 160, 128, 3])))
     assert features.shape == [2, 10, 8, 512]
     assert extractor.box_features(tf.zeros([6, 14, 14, 512])).shape == [6, 7, 7, 256]
     names = {v.op.name for v in tf1.global_variables()}

@@ -23,7 +23,6 @@ from estimator_det.detectors.base import (
     Losses,
     Postprocessing,
     boxes_to_pixels,
-    normalize_boxes,
 )
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
@@ -38,6 +37,7 @@ from estimator_det.extractors.two_stage.recipe import (
 )
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.context_attention import AttentionContext
+from estimator_det.nets.object_paths import layer_scopes, variable_paths
 from estimator_det.nets.quantization import Quantization
 
 
@@ -48,7 +48,7 @@ class TwoStagePredictions(NamedTuple):
     """
 
     inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed
-    feature_maps: Tuple[tf.Tensor, ...]  # one float32 [B, h, w, C], from which regions are cropped
+    feature_maps: Tuple[tf.Tensor, ...]  # float32 [B, h, w, C], from which regions are cropped
     rpn: proposals.RpnOutput
     context: Optional[Context] = None
     regions: Optional[Regions] = None
@@ -104,7 +104,7 @@ class FasterRcnnDetector:
 
     @property
     def is_tf2_line(self) -> bool:
-        return False
+        return self.extractor.recipe.is_tf2_line
 
     def predict(
         self,
@@ -121,17 +121,18 @@ class FasterRcnnDetector:
         """
         frame = ImageFrame(inputs, true_shapes)
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
-            features = self.extractor.proposal_features(inputs)
-        output = self.rpn.predict(features, inputs)
-        predictions = TwoStagePredictions(inputs, (features,), output, context)
+            feature_maps = self.extractor.proposal_features(inputs)
+        output = self.rpn.predict(feature_maps, inputs)
+        predictions = TwoStagePredictions(inputs, feature_maps, output, context)
         if self.second is None:
             return predictions
         stage_regions = self.rpn.propose(output, frame.windows).regions
         if self.second.sampler:
             stage_regions = self.second.sampler(stage_regions, groundtruth, inputs)
         region_output = self.second.stage.predict(
-            features,
-            normalize_boxes(stage_regions.boxes, inputs),
+            feature_maps,
+            stage_regions.boxes,
+            inputs,
             AttentionContext(stage_regions.valid, context),
         )
         predictions = predictions._replace(regions=stage_regions, second_stage=region_output)
@@ -212,8 +213,15 @@ class FasterRcnnDetector:
         )
 
     def object_paths(self, names: Sequence[str], checkpoint_type: str = "full") -> Dict[str, str]:
-        del names, checkpoint_type  # no two-stage network of the TF2 line yet
-        return {}
+        scopes = layer_scopes(names)
+        paths = self.extractor.object_paths(scopes, checkpoint_type)
+        if paths and checkpoint_type != "classification":
+            paths.update(self.rpn.head.object_paths(scopes))
+            if self.second is not None:
+                paths.update(self.second.stage.object_paths(scopes))
+                masks_head = self.second.masks and self.second.masks.head
+                paths.update(masks_head.object_paths(scopes) if masks_head else {})
+        return variable_paths(names, paths)
 
     def with_quantization(self, quantization: Quantization) -> FasterRcnnDetector:
         raise ConfigError(
@@ -238,9 +246,7 @@ class FasterRcnnDetector:
         boxes = frame.to_pixels(detections.boxes)
         detected = Regions(boxes, tf.cast(detections.num, tf.int32))
         context = AttentionContext(detected.valid, predictions.context)
-        crops = stage.crop(
-            predictions.feature_maps[0], normalize_boxes(boxes, frame.inputs), context
-        )
+        crops = stage.crop(predictions.feature_maps, boxes, frame.inputs, context)
         features = stage.box_features(crops, context)
         if self.return_crops:
             detections = detections._replace(cropped_features=regions.per_region(crops, boxes))
@@ -293,7 +299,7 @@ def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
         is_training=is_training,
         preprocess=make_faster_rcnn_preprocessor(config),
         extractor=extractor,
-        rpn=proposals.make_proposal_network(config, is_training),
+        rpn=proposals.make_proposal_network(config, is_training, extractor.recipe.is_tf2_line),
         rpn_loss=proposals.make_rpn_loss(config),
         second=_make_second_stage(config, extractor, is_training) if has_regions else None,
         return_raw_boxes=config.return_raw_detections_during_predict,
@@ -310,7 +316,9 @@ def _make_second_stage(config: Any, extractor: RecipeExtractor, is_training: boo
         loss=regions.make_region_loss(config),
         postprocessing=regions.make_postprocessing(config.second_stage_post_processing),
         sampler=regions.make_region_sampler(config) if samples else None,
-        masks=masks.make_mask_stage(config, is_training) if config.number_of_stages == 3 else None,
+        masks=masks.make_mask_stage(config, is_training, extractor.recipe.is_tf2_line)
+        if config.number_of_stages == 3
+        else None,
     )
 
 

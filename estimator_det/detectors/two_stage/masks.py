@@ -141,11 +141,11 @@ def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     return tf.transpose(nearest, [0, 3, 1, 2])
 
 
-def make_mask_stage(config: Any, is_training: bool) -> MaskStage:
+def make_mask_stage(config: Any, is_training: bool, tf2_line: bool = False) -> MaskStage:
     """Builds the third stage of a `FasterRcnn` message."""
     predictor = config.second_stage_box_predictor.mask_rcnn_box_predictor
     return MaskStage(
-        head=make_mask_head(predictor, config.num_classes, is_training),
+        head=make_mask_head(predictor, config.num_classes, is_training, tf2_line),
         assigner=make_region_assigner(config),
         loss_weight=config.second_stage_mask_prediction_loss_weight,
         resizes_masks=config.resize_masks,

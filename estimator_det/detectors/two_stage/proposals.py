@@ -8,7 +8,7 @@ are in pixels of the padded image that enters the network.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -50,7 +50,8 @@ BOX_CODER = CenterSizeCoder(10.0, 10.0, 5.0, 5.0)
 class RpnOutput(NamedTuple):
     """Output of the region proposal network, without the anchors that training drops."""
 
-    features: tf.Tensor  # float32 [B, h, w, depth], of the convolution before the last layers
+    # Float32 [B, h, w, depth] of each map, of the convolution before the last layers.
+    features: Tuple[tf.Tensor, ...]
     anchors: tf.Tensor  # float32 [A, 4]
     box_encodings: tf.Tensor  # float32 [B, A, 4]
     objectness_logits: tf.Tensor  # float32 [B, A, 2], background and object
@@ -89,24 +90,25 @@ class ProposalNetwork:
     # clipped to the image.
     drops_crossing: bool
 
-    def predict(self, features: tf.Tensor, inputs: tf.Tensor) -> RpnOutput:
-        """Predicts codes and objectness from the map [B, h, w, C] of inputs [B, H, W, C]."""
-        net, raw = self.head.predict(features, self.anchor_generator.num_per_location)
+    def predict(self, feature_maps: Sequence[tf.Tensor], inputs: tf.Tensor) -> RpnOutput:
+        """Predicts codes and objectness from maps [B, h, w, C] of inputs [B, H, W, C]."""
+        nets, raw = self.head.predict(feature_maps, self.anchor_generator.num_per_location)
         codes, logits = (tf.cast(tensor, tf.float32) for tensor in raw)
-        anchors, rows = self.generate_anchors(height_and_width(features), padded_window(inputs))
+        sizes = [height_and_width(features) for features in feature_maps]
+        anchors, rows = self.generate_anchors(sizes, padded_window(inputs))
         if rows is not None:
             codes, logits = tf.gather(codes, rows, axis=1), tf.gather(logits, rows, axis=1)
-        return RpnOutput(net, anchors, codes, logits)
+        return RpnOutput(nets, anchors, codes, logits)
 
     def generate_anchors(
-        self, map_size: Tuple[Length, Length], window: tf.Tensor
+        self, map_sizes: Sequence[Tuple[Length, Length]], window: tf.Tensor
     ) -> Tuple[tf.Tensor, Optional[Any]]:
-        """Generates the anchors of a feature map, in pixels of the padded image, float32 [A, 4].
+        """Generates the anchors of feature maps, in pixels of the padded image, float32 [A, 4].
 
         If some are dropped, their rows among the anchors of all cells are returned, too, int32 [A].
         """
         # Anchors in pixels do not depend on the image's size, so any size is right here.
-        anchors = self.anchor_generator.generate([map_size], (1, 1))
+        anchors = self.anchor_generator.generate(map_sizes, (1, 1))
         if not self.drops_crossing:
             return geometry.clip_to_window(anchors, window), None
         rows = _rows_inside(anchors, window)
@@ -204,7 +206,9 @@ class RpnLoss:
         )
 
 
-def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:
+def make_proposal_network(
+    config: Any, is_training: bool, tf2_line: bool = False
+) -> ProposalNetwork:
     """Builds the first stage of a `FasterRcnn` message, or raises ConfigError."""
     kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
     if kind is not None and kind not in ANCHORS_IN_PIXELS:
@@ -217,7 +221,7 @@ def make_proposal_network(config: Any, is_training: bool) -> ProposalNetwork:
     return ProposalNetwork(
         head=ProposalHead(
             conv_scope=make_arg_scope(
-                config.first_stage_box_predictor_conv_hyperparams, is_training
+                config.first_stage_box_predictor_conv_hyperparams, is_training, tf2_line=tf2_line
             ),
             depth=config.first_stage_box_predictor_depth,
             kernel_size=config.first_stage_box_predictor_kernel_size,

@@ -8,7 +8,7 @@ image that enters the network unless an argument says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol
+from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
@@ -29,6 +29,7 @@ from estimator_det.detectors.base import (
     Postprocessing,
     WeightedLosses,
     boxes_to_pixels,
+    normalize_boxes,
 )
 from estimator_det.detectors.two_stage.proposals import (
     BOX_CODER,
@@ -46,7 +47,8 @@ from estimator_det.nets.context_attention import (
     make_context_attention,
 )
 from estimator_det.nets.hyperparams import make_arg_scope
-from estimator_det.nets.roi import crop_regions, split_rows
+from estimator_det.nets.object_paths import Paths
+from estimator_det.nets.roi import crop_levels, crop_regions, levels_of_boxes, split_rows
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.two_stage import RegionBoxHead, RfcnHead, make_region_box_head
 
@@ -65,12 +67,19 @@ class RegionOutput(NamedTuple):
 
 
 class RegionStage(Protocol):
-    """Predicts boxes and classes of regions from a feature map."""
+    """Predicts boxes and classes of regions from feature maps."""
 
     def predict(
-        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+        self,
+        feature_maps: Sequence[tf.Tensor],
+        boxes: tf.Tensor,
+        inputs: tf.Tensor,
+        attention_context: AttentionContext,
     ) -> RegionOutput:
-        """Predicts from a map [B, h, w, C] and boxes [B, N, 4] normalized to padded images."""
+        """Predicts from maps [B, h, w, C] of inputs [B, H, W, C] and boxes [B, N, 4]."""
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        """Paths of the head's layers in object-based checkpoints of the TF2 line."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +96,33 @@ class CropStage:
     attention: Optional[ContextAttention] = None
 
     def predict(
-        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+        self,
+        feature_maps: Sequence[tf.Tensor],
+        boxes: tf.Tensor,
+        inputs: tf.Tensor,
+        attention_context: AttentionContext,
     ) -> RegionOutput:
-        crops = self.crop(features, boxes, attention_context)
+        crops = self.crop(feature_maps, boxes, inputs, attention_context)
         box_features = self.box_features(crops, attention_context)
         return _output(box_features, self.head.predict(box_features), boxes)
 
     def crop(
-        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+        self,
+        feature_maps: Sequence[tf.Tensor],
+        boxes: tf.Tensor,
+        inputs: tf.Tensor,
+        attention_context: AttentionContext,
     ) -> tf.Tensor:
-        """Crops [B, h, w, C] at normalized boxes [B, N, 4] and pools -> [B * N, s, s, C]."""
-        crops = crop_regions(features, boxes, (self.crop_size,) * 2, matmul=self.matmul)
+        """Crops maps [B, h, w, C] at boxes [B, N, 4] and pools -> [B * N, s, s, C].
+
+        In a pyramid, each box is cropped from the level of its size.
+        """
+        size, normalized = (self.crop_size,) * 2, normalize_boxes(boxes, inputs)
+        if len(feature_maps) == 1:
+            crops = crop_regions(feature_maps[0], normalized, size, matmul=self.matmul)
+        else:
+            levels = levels_of_boxes(boxes, len(feature_maps))
+            crops = crop_levels(feature_maps, normalized, levels, size, matmul=self.matmul)
         pooled = tf.nn.max_pool2d(crops, self.pool_size, self.pool_stride, "VALID")
         return self._attend(pooled, attention_context, POST_RPN)
 
@@ -112,6 +137,9 @@ class CropStage:
         if self.attention is None or self.attention.position != position:
             return rows
         return self.attention(rows, attention_context)
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        return self.head.object_paths(scopes)
 
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")
@@ -133,7 +161,9 @@ def make_crop_stage(
         )
     return CropStage(
         extractor=extractor,
-        head=make_region_box_head(config, model.num_classes, is_training),
+        head=make_region_box_head(
+            config, model.num_classes, is_training, extractor.recipe.is_tf2_line
+        ),
         crop_size=model.initial_crop_size,
         pool_size=model.maxpool_kernel_size,
         pool_stride=model.maxpool_stride,
@@ -150,11 +180,20 @@ class RfcnStage:
     head: RfcnHead  # features and boxes -> boxes and classes
 
     def predict(
-        self, features: tf.Tensor, boxes: tf.Tensor, attention_context: AttentionContext
+        self,
+        feature_maps: Sequence[tf.Tensor],
+        boxes: tf.Tensor,
+        inputs: tf.Tensor,
+        attention_context: AttentionContext,
     ) -> RegionOutput:
         del attention_context
+        (features,) = feature_maps
         box_features = self.extractor.box_features(features)
-        return _output(box_features, self.head.predict(box_features, boxes), boxes)
+        raw = self.head.predict(box_features, normalize_boxes(boxes, inputs))
+        return _output(box_features, raw, boxes)
+
+    def object_paths(self, scopes: Sequence[str]) -> Paths:
+        return {}
 
 
 @REGION_STAGES.register("rfcn_box_predictor")
@@ -162,6 +201,12 @@ def make_rfcn_stage(
     config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
+    if extractor.recipe.is_tf2_line:
+        raise ConfigError(
+            "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor",
+            "is not supported by networks of the TF2 line",
+            "use mask_rcnn_box_predictor",
+        )
     head = RfcnHead(
         num_classes=model.num_classes,
         conv_scope=make_arg_scope(config.conv_hyperparams, is_training),

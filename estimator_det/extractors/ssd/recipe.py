@@ -25,7 +25,14 @@ from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
-from estimator_det.nets.object_paths import KERAS, ObjectPaths, Paths, functional, nested
+from estimator_det.nets.object_paths import (
+    BACKBONE_PATH,
+    KERAS,
+    ObjectPaths,
+    Paths,
+    functional,
+    nested,
+)
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor",
@@ -115,9 +122,6 @@ class Recipe(RecipeRules):
     def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)
         return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
-
-
-BACKBONE_PATH = "classification_backbone"
 
 
 def keras_paths(

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict
+import math
+from typing import Any, Callable, Dict, Sequence
 
-from estimator_det.compat import tf
+from estimator_det.compat import slim, tf
 from estimator_det.extractors.base import subtract_channel_means
+from estimator_det.extractors.ssd import recipe as ssd_recipe
 from estimator_det.extractors.two_stage import recipe
+from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets import inception, inception_resnet, mobilenet, resnet
+from estimator_det.nets.hyperparams import no_scope
+from estimator_det.nets.necks import fpn
 from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.object_paths import KERAS, ObjectPaths, functional
 
 MIN_SIZE = 33
 MOBILENET_CUT = 12  # layers of the first stage, down to stride 16
@@ -67,6 +73,74 @@ for _layers in resnet.V1_BLOCKS:
         _resnet(_layers),
     )
 
+RESNET_BLOCKS = ("block1", "block2", "block3", "block4")
+FPN_FEATURES = 1024  # features of a box
+
+
+def _keras_resnet(layers: int) -> recipe.Recipe:
+    """The same cut of the network of the TF2 line; block 4 halves the resolution of crops."""
+    return recipe.Recipe(
+        scope=f"resnet_v1_{layers}{KERAS}",
+        arg_scope=functools.partial(resnet.v1_arg_scope, 0.0, tf2_line=True),
+        first_stage=lambda images, _: _last(
+            resnet.keras_resnet_v1(images, layers, num_blocks=len(RESNET_BLOCKS) - 1)
+        ),
+        second_stage=lambda crops, _: resnet.build_keras_block(crops, len(RESNET_BLOCKS), layers),
+        normalize=subtract_channel_means,
+        min_size=MIN_SIZE,
+        strides=(16,),
+        ignores=(),
+        object_paths=_paths(resnet.keras_order),
+        second_paths=_paths(resnet.keras_order),
+    )
+
+
+def _paths(order: Callable[[Sequence[str]], Sequence[str]]) -> ObjectPaths:
+    """Paths of a stage whose layers Keras counts in an order."""
+    return lambda scopes: functional(order(scopes))
+
+
+def _keras_resnet_fpn(layers: int) -> recipe.Recipe:
+    """A feature pyramid of all blocks; two dense layers compute the features of a box."""
+    pyramid = ssd_recipe.fpn_pyramid(RESNET_BLOCKS, "bottom_up_block{}", 5, plain=True)
+
+    def first_stage(images: tf.Tensor, options: recipe.ExtractorOptions) -> Any:
+        end_points = resnet.keras_resnet_v1(pad_to_multiple(images, recipe.PYRAMID_STEP), layers)
+        with options.neck_scope():
+            assert options.fpn is not None
+            neck = ssd_recipe.ExtractorOptions(no_scope, options.fpn, tf2_line=True)
+            return pyramid(end_points, neck)
+
+    def second_stage(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+        net = tf.reshape(crops, [-1, math.prod(crops.shape[1:])])
+        net = slim.fully_connected(net, FPN_FEATURES, scope="fc1")
+        if options.normalizer is not None:
+            with options.neck_scope():
+                net = options.normalizer(net, scope="fc1/BatchNorm")
+        net = slim.fully_connected(net, FPN_FEATURES, scope="fc2")
+        return net[:, tf.newaxis, tf.newaxis, :]
+
+    return recipe.Recipe(
+        scope=f"resnet_v1_{layers}{KERAS}",
+        arg_scope=functools.partial(resnet.v1_arg_scope, 0.0, tf2_line=True),
+        first_stage=first_stage,
+        second_stage=second_stage,
+        normalize=subtract_channel_means,
+        min_size=MIN_SIZE,
+        strides=(16,),
+        ignores=(),
+        has_extra_layers=True,
+        object_paths=ssd_recipe.keras_paths(
+            functools.partial(fpn.object_paths, prefix=""), resnet.keras_order
+        ),
+        takes_fpn=True,
+    )
+
+
+for _layers in resnet.V1_BLOCKS:
+    recipe.register_recipe(f"faster_rcnn_resnet{_layers}{KERAS}", _keras_resnet(_layers))
+    recipe.register_recipe(f"faster_rcnn_resnet{_layers}_fpn{KERAS}", _keras_resnet_fpn(_layers))
+
 _first = 1 + [block.name for block in inception.V2_BLOCKS].index(INCEPTION_CUT)
 
 recipe.register_recipe(
@@ -94,5 +168,17 @@ recipe.register_recipe(
         first_stage=lambda images, options: inception_resnet.first_part(images, options.stride),
         second_stage=lambda crops, _: inception_resnet.second_part(crops),
         renamed_in_classifier=("InceptionResnetV2/Repeat/", "InceptionResnetV2/Repeat_2/"),
+    ),
+)
+recipe.register_recipe(
+    f"faster_rcnn_inception_resnet_v2{KERAS}",
+    recipe.Recipe(
+        scope=f"InceptionResnetV2{KERAS}",
+        arg_scope=inception_resnet.arg_scope,
+        first_stage=lambda images, options: inception_resnet.first_part(images, options.stride),
+        second_stage=lambda crops, _: inception_resnet.second_part(crops, tf2_line=True),
+        strides=(16,),
+        object_paths=_paths(inception_resnet.keras_order),
+        second_paths=_paths(inception_resnet.keras_order),
     ),
 )

@@ -15,38 +15,45 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     OVERRIDE,
-    TF2_LINE,
     RecipeRules,
     check_image_size,
     scale_to_unit_range,
 )
-from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
+from estimator_det.extractors.ssd.recipe import FpnLevels
+from estimator_det.nets.hyperparams import (
+    NORMALIZERS,
+    ArgScope,
+    Normalizer,
+    make_arg_scope,
+    no_scope,
+)
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
+from estimator_det.nets.object_paths import (
+    BACKBONE_PATH,
+    ObjectPaths,
+    Paths,
+    classifier_paths,
+    functional,
+    nested,
+)
 
 FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
 
 STRIDES = (8, 16)
+PYRAMID_STEP = 32  # pixels
 # Fields that configure layers; most networks use the published settings instead.
 LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "Faster R-CNN feature extractor",
-    reserved=dict.fromkeys(
-        (
-            *(f"faster_rcnn_resnet{layers}_keras" for layers in (50, 101, 152)),
-            *(f"faster_rcnn_resnet{layers}_fpn_keras" for layers in (50, 101, 152)),
-            "faster_rcnn_inception_resnet_v2_keras",
-        ),
-        TF2_LINE,
-    ),
     tpu="use faster_rcnn_resnet50, whose layers all run on TPU",
 )
 
@@ -59,9 +66,13 @@ class ExtractorOptions:
     train_batch_norm: bool = False  # True if batch norm uses batch statistics and learns
     stride: int = 16  # pixels of the image for each cell of the feature map
     conv_scope: ArgScope = no_scope  # hyperparameters that replace those of the recipe
+    # Layers after the backbone have these hyperparameters and levels of a feature pyramid.
+    neck_scope: ArgScope = no_scope
+    normalizer: Optional[Normalizer] = None
+    fpn: Optional[FpnLevels] = None
 
 
-Stage = Callable[[tf.Tensor, ExtractorOptions], tf.Tensor]
+Stage = Callable[[tf.Tensor, ExtractorOptions], Any]
 
 
 @dataclass(frozen=True)
@@ -70,7 +81,7 @@ class Recipe(RecipeRules):
 
     scope: str  # variable scope of the network in either stage; empty for none
     arg_scope: ArgScope  # argument scope with which the network is trained
-    first_stage: Stage  # (images, options) -> feature map
+    first_stage: Stage  # (images, options) -> feature map, or tuple of maps, finest first
     second_stage: Stage  # (crops, options) -> features of boxes
     normalize: Callable[[tf.Tensor], tf.Tensor] = scale_to_unit_range  # pixel scaling
     min_size: int = 1  # least height and width of an image, in pixels
@@ -80,6 +91,11 @@ class Recipe(RecipeRules):
     # Prefix of a name in the second stage, and its replacement in a classifier's checkpoint.
     renamed_in_classifier: Tuple[str, str] = ("", "")
     classifier_suffix: str = ""  # end of a variable's name in checkpoints of the classifier
+    object_paths: Optional[ObjectPaths] = None  # below the extractor of proposals, for its layers
+    second_paths: ObjectPaths = functional  # the same of the second stage
+    # True if `fpn` sets the levels of a pyramid, which pads images to multiples of `PYRAMID_STEP`.
+    takes_fpn: bool = False
+    has_extra_layers: bool = False  # True if there are layers after the backbone
 
     functions: ClassVar[Tuple[str, ...]] = ("first_stage", "second_stage")
 
@@ -100,18 +116,31 @@ class RecipeExtractor:
         """Pixels of the image for each cell of the feature map."""
         return self.options.stride
 
+    def map_sizes(self, height: int, width: int) -> List[Tuple[int, int]]:
+        """Rows and columns of the feature maps of an image."""
+        if self.options.fpn is None:
+            stride = self.options.stride
+            return [(-(-height // stride), -(-width // stride))]
+        padded = [-(-side // PYRAMID_STEP) * PYRAMID_STEP for side in (height, width)]
+        strides = (
+            2**level for level in range(self.options.fpn.min_level, self.options.fpn.max_level + 1)
+        )
+        return [(-(-padded[0] // stride), -(-padded[1] // stride)) for stride in strides]
+
     def normalize(self, images: tf.Tensor) -> tf.Tensor:
         """Scales float32 [B, h, w, 3], pixels 0..255, for the network; same shape."""
         return self.recipe.normalize(images)
 
-    def proposal_features(self, images: tf.Tensor) -> tf.Tensor:
-        """Computes the feature map [B, h, w, C], h = H / stride rounded up, of normalized images.
+    def proposal_features(self, images: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        """Computes feature maps [B, h, w, C] of normalized images.
 
+        There is one, with h = H / stride rounded up, or those of a pyramid, the finest first.
         Variables are in the scope `FirstStageFeatureExtractor`.
         """
         images = check_image_size(images, self.recipe.min_size)
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():
-            return self.recipe.first_stage(images, self.options)
+            maps = self.recipe.first_stage(images, self.options)
+        return maps if isinstance(maps, tuple) else (maps,)
 
     def box_features(self, crops: tf.Tensor) -> tf.Tensor:
         """Computes [N, h', w', C'] from crops [N, h, w, C] of the feature map.
@@ -136,6 +165,32 @@ class RecipeExtractor:
         if stage == SECOND_STAGE_SCOPE and inner.startswith(prefix):
             inner = replacement + inner[len(prefix) :]
         return inner + self.recipe.classifier_suffix
+
+    def object_paths(self, scopes: Sequence[str], checkpoint_type: str = "full") -> Paths:
+        """Paths in object-based checkpoints of the layers in the scopes of both stages.
+
+        A classifier is one functional model, or the backbone below a pyramid.
+        """
+        if self.recipe.object_paths is None:
+            return {}
+        stages = []
+        for stage, paths_of in (
+            (FIRST_STAGE_SCOPE, self.recipe.object_paths),
+            (SECOND_STAGE_SCOPE, self.recipe.second_paths),
+        ):
+            prefix = f"{stage}/{self.recipe.scope}/"
+            inner = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
+            stages.append({prefix + scope: path for scope, path in paths_of(inner).items()})
+        if checkpoint_type != "classification":
+            owners = ("proposal", "box_classifier")
+            return {
+                scope: f"model/_feature_extractor_for_{owner}_features/{path}"
+                for owner, paths in zip(owners, stages)
+                for scope, path in paths.items()
+            }
+        if self.recipe.takes_fpn:
+            return classifier_paths(stages[0], BACKBONE_PATH)
+        return nested("feature_extractor", functional([*stages[0], *stages[1]]))
 
     @contextlib.contextmanager
     def _network_scopes(self) -> Iterator[None]:
@@ -164,13 +219,32 @@ def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOp
     effective_config = recipe.effective_fields(config)
     learns = is_training and effective_config.batch_norm_trainable
     overrides = effective_config.override_base_feature_extractor_hyperparams
+    if config.HasField("fpn") and not recipe.takes_fpn:
+        raise ConfigError(
+            "feature_extractor.fpn", f"is not supported by {config.type}", "remove it"
+        )
+    scope, neck_scope = (
+        make_arg_scope(
+            effective_config.conv_hyperparams,
+            learns,
+            tf2_line=recipe.is_tf2_line,
+            is_backbone=is_backbone,
+            covers_pointwise=not recipe.is_tf2_line,
+        )
+        for is_backbone in (True, False)
+    )
+    fpn = effective_config.fpn
+    kind = effective_config.conv_hyperparams.WhichOneof("normalizer_oneof")
     return ExtractorOptions(
         is_training=is_training,
         train_batch_norm=learns,
         stride=effective_config.first_stage_features_stride,
-        conv_scope=make_arg_scope(effective_config.conv_hyperparams, learns)
-        if overrides
-        else no_scope,
+        conv_scope=scope if overrides else no_scope,
+        neck_scope=neck_scope,
+        normalizer=NORMALIZERS[kind] if kind else None,
+        fpn=FpnLevels(fpn.min_level, fpn.max_level, fpn.additional_layer_depth)
+        if recipe.takes_fpn
+        else None,
     )
 
 

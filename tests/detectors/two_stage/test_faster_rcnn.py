@@ -215,7 +215,9 @@ def test_detections_of_padded_images_are_cropped_where_they_are():
         true_shapes = tf.constant([[64, 32, 3]])
         found = detector.postprocess(predictions, true_shapes)
         raw = _with_raw_boxes(predictions, ImageFrame(predictions.inputs, true_shapes)).raw_boxes
-        crops = detector.second.stage.crop(features, boxes[:, :1] / 64.0, None)
+        crops = detector.second.stage.crop(
+            predictions.feature_maps, boxes[:, :1], predictions.inputs, None
+        )
         cells = detector.second.stage.box_features(crops, None)
         first = [found.boxes[0, 0], found.cropped_features[0, 0], found.features[0, 0]]
         found_boxes, ours, average, raw, expected, cells = evaluate([*first, raw, crops[0], cells])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
+from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import ImageFrame
 from estimator_det.detectors.two_stage import proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
@@ -26,12 +28,16 @@ def config(overrides: str = "") -> Any:
 def test_stages_as_configured():
     text = """use_matmul_crop_and_resize: true
         initial_crop_size: 14 maxpool_kernel_size: 3 maxpool_stride: 2"""
-    stage = regions.make_region_stage(config(text), None, is_training=False)
+    extractor: Any = types.SimpleNamespace(recipe=types.SimpleNamespace(is_tf2_line=False))
+    stage = regions.make_region_stage(config(text), extractor, is_training=False)
     assert (stage.crop_size, stage.pool_size, stage.pool_stride, stage.matmul) == (14, 3, 2, True)
     text += """ second_stage_box_predictor { rfcn_box_predictor { depth: 4 crop_height: 4
         crop_width: 10 num_spatial_bins_height: 2 num_spatial_bins_width: 5 } }"""
-    head = regions.make_region_stage(config(text), None, is_training=False).head
+    head = regions.make_region_stage(config(text), extractor, is_training=False).head
     assert (head.depth, head.crop_size, head.num_bins, head.matmul) == (4, (4, 10), (2, 5), True)
+    extractor.recipe.is_tf2_line = True
+    with pytest.raises(ConfigError, match="rfcn_box_predictor is not supported by networks of"):
+        regions.make_region_stage(config(text), extractor, is_training=False)
 
 
 def detect(options: Any, *arguments: Any) -> Any:

@@ -51,7 +51,7 @@ def built(kind: str, stride: int, crop: int) -> Built:
         tf1.train.create_global_step()
         extractor = make_extractor(config, is_training=True)
         images = tf1.placeholder(tf.float32, [2, SIDE, SIDE, 3])
-        features = extractor.proposal_features(extractor.normalize(images))
+        (features,) = extractor.proposal_features(extractor.normalize(images))
         crops = tf1.placeholder(tf.float32, [None, crop, crop, features.shape[-1]])
         return Built(images, features, crops, extractor.box_features(crops))
 
@@ -85,7 +85,7 @@ def test_variables_of_pnasnet_are_those_of_the_classifier():
 
 def load(session: Any, ends: List[tf.Tensor], folder: pathlib.Path) -> None:
     """Gives the values of the measurement to the variables that `ends` depend on."""
-    value = goldens.seeded_value(folder, "det_value")
+    value = goldens.seeded_value(folder / "detinit.py", "det_value")
     needed = {op.name for op in ancestors(ends)}
     variables = [v for v in tf1.global_variables() if v.op.name in needed]
     values = {v.initial_value: value(v.op.name, v.shape) for v in variables}

@@ -58,8 +58,8 @@ def learning_norms(graph: tf.Graph) -> List[str]:
 def test_unknown_types():
     with pytest.raises(ConfigError, match="did you mean 'faster_rcnn_resnet50'"):
         make("faster_rcnn_resnet5")
-    with pytest.raises(ConfigError, match="'faster_rcnn_resnet50_fpn_keras' is not supported yet"):
-        make("faster_rcnn_resnet50_fpn_keras")
+    with pytest.raises(ConfigError, match="fpn is not supported by faster_rcnn_resnet50_keras"):
+        make("faster_rcnn_resnet50_keras", "fpn {}")
 
 
 @pytest.mark.parametrize("kind", sorted(EXTRACTORS))
@@ -84,7 +84,7 @@ def test_boxes_share_the_variables_of_their_stage():
     extractor = make(RESNET)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, [1, None, None, 3])
-        features = extractor.proposal_features(images)
+        (features,) = extractor.proposal_features(images)
         assert features.shape.as_list() == [1, None, None, 1024]
         extractor.box_features(features)
         variables = {v.op.name for v in tf1.global_variables()}
@@ -108,7 +108,7 @@ def test_boxes_share_the_variables_of_their_stage():
 def test_batch_norm_learns_if_asked_and_training(trains, is_training, learns):
     extractor = make(RESNET, f"batch_norm_trainable: {str(trains).lower()}", is_training)
     with tf.Graph().as_default() as graph:
-        features = extractor.proposal_features(tf.zeros([2, 64, 64, 3]))
+        (features,) = extractor.proposal_features(tf.zeros([2, 64, 64, 3]))
         extractor.box_features(features)
         norms = sum(op.type == "FusedBatchNormV3" for op in graph.get_operations())
         updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
@@ -123,7 +123,7 @@ def test_searched_networks_always_learn_in_the_first_stage(trains):
     extractor = recipe.RecipeExtractor(entry, options)
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
-        features = extractor.proposal_features(tf.zeros([2, 64, 96, 3]))
+        (features,) = extractor.proposal_features(tf.zeros([2, 64, 96, 3]))
         assert features.shape == [2, 4, 6, 2 * 16]
         assert extractor.box_features(features).shape == [2, 2, 3, 32]
         stages = {name.partition("/")[0] for name in learning_norms(graph)}
@@ -145,7 +145,7 @@ def test_hyperparameters_of_the_configuration():
     ):
         extractor = make(MOBILENET, f"{text % train} {used}")
         with tf.Graph().as_default() as graph:
-            features = extractor.proposal_features(tf.zeros([1, 64, 64, 3]))
+            (features,) = extractor.proposal_features(tf.zeros([1, 64, 64, 3]))
             assert features.shape == [1, 4, 4, 512]
             assert extractor.box_features(tf.zeros([3, 7, 7, 512])).shape == [3, 4, 4, 1024]
             assert len(learning_norms(graph)) == count
