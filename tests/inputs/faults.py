@@ -209,6 +209,10 @@ def _end_in_data(jpeg: bytes) -> bytes:
     return jpeg[:middle] + b"\xff\xd9" + jpeg[middle + 2 :]
 
 
+def _with_unknown_marker(jpeg: bytes) -> bytes:
+    return jpeg[:-2] + b"\xff\xf0\x00\x04ab" + jpeg[-2:]
+
+
 def _with_palette(bmp: bytes) -> bytes:
     with Image.open(io.BytesIO(bmp)) as image:
         image.putpixel((0, 0), (255, 0, 0))
@@ -241,6 +245,7 @@ DAMAGES: Dict[str, Damage] = {
     "jpeg without tables": Damage(
         "undecodable_image", _encoded(lambda jpeg: jpeg[:20] + jpeg[jpeg.index(b"\xff\xc0") :])
     ),
+    "jpeg with an unknown marker": Damage("undecodable_image", _encoded(_with_unknown_marker)),
     "png with a wrong checksum": Damage("undecodable_image", _as("PNG", _flip(30))),
     "half a jpeg": Damage("truncated_image", _encoded(_half)),
     "half a png": Damage("truncated_image", _as("PNG", _half)),
