@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Tuple
 
 from estimator_det.config import files
-from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, parse_message
+from estimator_det.console.printing import plain, quoted
 from estimator_det.protos.string_int_label_map_pb2 import (
     LVISFrequency,
     StringIntLabelMap,

@@ -26,7 +26,6 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import (
     ConfigError,
     ConfigWarning,
@@ -35,6 +34,7 @@ from estimator_det.config.text import (
     nearest,
     parse_message,
 )
+from estimator_det.console.printing import plain, quoted
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",

@@ -25,9 +25,9 @@ from estimator_det.config.field_rules import (
     non_default_fields,
 )
 from estimator_det.config.files import is_remote
-from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import entries, is_repeated, nearest
+from estimator_det.console.printing import quoted
 from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig

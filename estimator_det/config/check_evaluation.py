@@ -6,8 +6,8 @@ from typing import Any, Dict, Iterator, Sequence
 
 from estimator_det.config.check_model import predicts_masks
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.printing import quoted
 from estimator_det.config.problem import Problem, error
+from estimator_det.console.printing import quoted
 
 
 def check_evaluation(config: Any) -> Iterator[Problem]:

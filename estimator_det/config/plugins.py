@@ -37,8 +37,8 @@ from typing import (
 from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import files
-from estimator_det.config.printing import plain, report
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console.printing import plain, report
 
 GROUP = "estimator_det.plugins"
 RECORD_FILE = "plugins.json"

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, T
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-from estimator_det.config.printing import plain, quoted
+from estimator_det.console.printing import plain, quoted
 from estimator_det.files.text import shortened
 
 MessageT = TypeVar("MessageT", bound=Message)

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Iterable, List, Optional, Sequence
 
 import estimator_det
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console, other_trainers
 from estimator_det.programs.verbs import (
     benchmark,

@@ -16,7 +16,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 import estimator_det
-from estimator_det.config import printing
+from estimator_det.console import printing
 
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
@@ -193,7 +193,7 @@ def run(main: Callable[[], Optional[int]]) -> int:
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
     are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
-    from estimator_det.config import bars
+    from estimator_det.console import bars
     from model_fn.checkpoints.errors import MissingTaskError
     from model_fn.runs import signals
     from model_fn.runs.signals import Stop

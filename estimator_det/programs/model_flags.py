@@ -8,7 +8,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from absl import flags
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console, other_trainers
 from estimator_det.programs.cloud import environment
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16

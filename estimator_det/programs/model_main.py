@@ -17,8 +17,8 @@ from typing import Any, ContextManager, Dict, Optional, Sequence
 from absl import flags
 from absl.logging import converter
 
-from estimator_det.config import printing
 from estimator_det.config.text import ConfigError
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags

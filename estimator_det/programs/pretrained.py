@@ -17,8 +17,8 @@ import tempfile
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
-from estimator_det.config import bars
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console import bars
 from model_fn.checkpoints.errors import RunError
 
 CACHE_VARIABLE = "ESTIMATOR_DET_CACHE"

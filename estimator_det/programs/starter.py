@@ -12,8 +12,8 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.config import pipeline
-from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import ConfigError, entries, nearest
+from estimator_det.console.printing import counted, listed
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional
 import numpy as np
 
 from estimator_det.config import pipeline
-from estimator_det.config.printing import counted
+from estimator_det.console.printing import counted
 from estimator_det.programs import starter, step_speed
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config import pipeline, plugins, printing
+from estimator_det.config import pipeline, plugins
 from estimator_det.config.text import ConfigError
+from estimator_det.console import printing
 from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, Outputs, Task, measure
 from exporters.formats.samples import sample_images

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.detectors.base import Detections
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import FORMATS, FoundModel

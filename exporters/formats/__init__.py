@@ -10,8 +10,8 @@ import os
 from typing import List, NamedTuple, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import plain
 from exporters.formats import (  # noqa: F401  (imports fill the registry)
     frozen_graph,
     onnx,

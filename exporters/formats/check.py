@@ -7,7 +7,7 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.detectors.base import make_detector
 from exporters.formats.base import Tolerance
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel

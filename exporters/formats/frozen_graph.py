@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from estimator_det.config.printing import counted, plain
+from estimator_det.console.printing import counted, plain
 from exporters.formats.base import FORMATS, ExportFormat
 from exporters.importing import anchors, graphs
 from exporters.importing.published import Published, as_float32, damaged, other_format

@@ -17,8 +17,8 @@ from google.protobuf.message import DecodeError
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.compat.private import saved_model_message
 from estimator_det.config import files
-from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted, plain
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
 from exporters.importing import functions

@@ -23,8 +23,8 @@ from google.protobuf import json_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files
-from estimator_det.config.printing import counted, plain
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted, plain
 from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (

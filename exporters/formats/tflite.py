@@ -17,8 +17,8 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_quantization
 from estimator_det.config import files
-from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.samples import CALIBRATED, sample_images

@@ -13,8 +13,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.printing import plain
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import plain
 from exporters.importing.graphs import MAX_NUMBERS, Graph
 from exporters.importing.published import damaged
 from model_fn.checkpoints.errors import RunError

@@ -10,8 +10,8 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import files, pipeline, plugins
-from estimator_det.config.printing import counted, escaped
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console.printing import counted, escaped
 from estimator_det.files import ownership
 from exporters.formats import FORMATS, places, tf2_checkpoint
 from exporters.formats.base import ExportFormat

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Container, Dict, Hashable, List, Mapping, Sequence, Set, Tuple
 
-from estimator_det.config.printing import plain
+from estimator_det.console.printing import plain
 from exporters.importing.published import Convolution, Named, Norm, Published, Structure
 from model_fn.checkpoints.errors import RunError
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Tu
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.printing import plain
+from estimator_det.console.printing import plain
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import ObjectGraph

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console.printing import quoted
 from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, Mapping, NamedTuple
 
-from estimator_det.config.printing import escaped
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console.printing import escaped
 from estimator_det.files.text import shortened
 
 LONGEST_MESSAGE = 1_000  # characters

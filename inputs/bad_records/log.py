@@ -7,7 +7,7 @@ import dataclasses
 import threading
 from typing import Counter, Dict, Optional, Set, Tuple
 
-from estimator_det.config.printing import counted
+from estimator_det.console.printing import counted
 from estimator_det.files import json_lines
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.printing import quoted
+from estimator_det.console.printing import quoted
 from estimator_det.files import image_header
 from estimator_det.images.orientation import UPRIGHT, exif_orientation
 from estimator_det.protos import input_reader_pb2

@@ -9,7 +9,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config.printing import plain, quoted
+from estimator_det.console.printing import plain, quoted
 from inputs.conversion.images import ImageFault, ImageOptions
 from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault

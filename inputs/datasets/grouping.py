@@ -8,7 +8,7 @@ import os
 import sqlite3
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
-from estimator_det.config.printing import plain
+from estimator_det.console.printing import plain
 from inputs.datasets.paths import read_lines
 from inputs.datasets.source import SourceError, broken
 

@@ -7,8 +7,8 @@ import stat
 from typing import Iterator, Tuple
 
 from estimator_det.config import files
-from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import quoted
 from estimator_det.files import json_values
 from inputs.datasets.source import SourceError, broken
 

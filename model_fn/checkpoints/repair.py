@@ -26,7 +26,7 @@ from typing import Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.config.files import is_remote
-from estimator_det.config.printing import counted
+from estimator_det.console.printing import counted
 from estimator_det.files import atomic
 from model_fn.checkpoints.errors import (
     CheckpointGoneError,

@@ -8,8 +8,8 @@ import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.printing import counted, listed
 from estimator_det.config.text import nearest
+from estimator_det.console.printing import counted, listed
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.explanations import HEADS, Shapes, explain_shapes

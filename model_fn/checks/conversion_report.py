@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
-from estimator_det.config.printing import counted
+from estimator_det.console.printing import counted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion.engine import Conversion
 from inputs.datasets.source import CLIPPED, KEPT

@@ -9,11 +9,11 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config import check_model
-from estimator_det.config.bars import progress_bar
 from estimator_det.config.field_rules import check_ranges_or_raise
-from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
+from estimator_det.console.bars import progress_bar
+from estimator_det.console.printing import counted
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
 from inputs.bad_records.policy import BadRecordPolicy, make_policy

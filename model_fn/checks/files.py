@@ -10,9 +10,9 @@ from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER, named_paths
 from estimator_det.config.field_rules import most
 from estimator_det.config.files import is_remote, special_kind
-from estimator_det.config.printing import counted, listed, quoted
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted, listed, quoted
 from estimator_det.protos import ssd_pb2
 from inputs.checks.first_records import check_class_names, files_of
 from inputs.decoding.hierarchy import make_hierarchy

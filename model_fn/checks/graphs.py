@@ -9,9 +9,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.printing import counted
 from estimator_det.config.problem import Problem, from_error, warning
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes

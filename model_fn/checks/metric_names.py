@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, List, Optional
 
 from estimator_det.compat import tf1
-from estimator_det.config.printing import listed
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.console.printing import listed
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from model_fn.evaluation.eval_ops import evaluated_categories

@@ -7,7 +7,7 @@ from typing import Any, Counter, Dict, List, Mapping, NamedTuple, Sequence, Tupl
 
 import numpy as np
 
-from estimator_det.config.printing import cut
+from estimator_det.console.printing import cut
 from inputs.checks.statistics import SCALES, Tally
 from model_fn.drawing import charts
 

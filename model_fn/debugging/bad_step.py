@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline as configuration
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.files import atomic, json_lines
 from inputs import schema
 from inputs.records import stream as records

@@ -16,7 +16,7 @@ import numpy as np
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import files
-from estimator_det.config.printing import listed
+from estimator_det.console.printing import listed
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 from model_fn.model_fn import create_model_fn

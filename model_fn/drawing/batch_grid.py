@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from estimator_det.boxes.mask_regions import resize_mask
 from estimator_det.compat import tf
-from estimator_det.config.printing import counted, plain
+from estimator_det.console.printing import counted, plain
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb, sans

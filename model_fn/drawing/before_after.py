@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import failures, tf
-from estimator_det.config.printing import plain, quoted
 from estimator_det.config.text import ConfigError, parse_message
+from estimator_det.console.printing import plain, quoted
 from estimator_det.protos import preprocessor_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_steps, make_steps

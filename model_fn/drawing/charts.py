@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 from PIL import Image
 
-from estimator_det.config.printing import cut, escaped
+from estimator_det.console.printing import cut, escaped
 
 COLORS = ("#2f6fab", "#e08a2c", "#3f9a5f", "#c2474f", "#7d62a8", "#4fa6a6", "#8a8a8a", "#b0892f")
 TEXT_COLOR = "#333333"

@@ -13,7 +13,7 @@ from typing import Any, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import tf1
-from estimator_det.config.printing import listed
+from estimator_det.console.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import picture_summary
 from model_fn.evaluation import calibration, details, matching

@@ -8,8 +8,8 @@ import time
 from typing import Any, Dict, List, Mapping, Optional
 
 from estimator_det.compat import tf1
-from estimator_det.config import printing
 from estimator_det.config.check_model import score_threshold_field
+from estimator_det.console import printing
 from inputs.bad_records.log import FaultLog
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results

@@ -22,8 +22,8 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.derived_models import final_scores
-from estimator_det.config.printing import cut, plain
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import cut, plain
 from estimator_det.files import json_lines
 from model_fn.checkpoints.repair import step_of
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches

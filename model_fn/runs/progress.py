@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config import bars, printing
+from estimator_det.console import bars, printing
 from estimator_det.files import json_lines
 from inputs import machine
 from model_fn.debugging import bad_step

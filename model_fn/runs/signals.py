@@ -14,7 +14,7 @@ import threading
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 
 
 class Stop:

@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config import printing
+from estimator_det.console import printing
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext

@@ -17,8 +17,8 @@ from typing import (
 )
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted
 from estimator_det.detectors.base import Detector
 from estimator_det.nets.quantization import is_range
 from model_fn.checkpoints.errors import DamagedCheckpointsError

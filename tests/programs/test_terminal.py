@@ -9,8 +9,8 @@ from typing import Dict
 
 import pytest
 
-from tests.config.test_bars import rows, terminal
 from tests.conftest import TESTS
+from tests.console.test_bars import rows, terminal
 from tests.programs.forking import small_config
 
 ON_TERMINAL = """

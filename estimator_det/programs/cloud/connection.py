@@ -14,7 +14,7 @@ import threading
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
-from estimator_det.config.printing import plain
+from estimator_det.console.printing import plain
 from estimator_det.programs.cloud.paths import CloudPath
 from model_fn.checkpoints.errors import RunError
 

@@ -18,7 +18,7 @@ import time
 import venv
 from typing import Any, List
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.cloud import replicas
 from estimator_det.programs.cloud.jobs import CONFIG_FILE, MODULE, Job

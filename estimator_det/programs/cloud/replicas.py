@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.cloud import vertex
 from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, Job

@@ -13,7 +13,7 @@ import zlib
 from typing import Mapping, Optional, Set
 
 import estimator_det
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from model_fn.checkpoints.errors import RunError
 

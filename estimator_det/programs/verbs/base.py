@@ -8,7 +8,7 @@ import math
 import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.files import atomic, json_lines
 from estimator_det.programs import console
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any, List, Sequence, Tuple
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs import tpu_checks
 from estimator_det.programs.verbs.base import add_config_arguments, add_options, load

@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.files import json_lines
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (

@@ -6,8 +6,8 @@ import argparse
 import contextlib
 from typing import Any, Callable, Dict, Optional
 
-from estimator_det.config import printing
-from estimator_det.config.bars import progress_bar
+from estimator_det.console import printing
+from estimator_det.console.bars import progress_bar
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,

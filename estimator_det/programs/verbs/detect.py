@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, Sequence, Union
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, names_of, score
 

@@ -8,7 +8,7 @@ import os
 import shlex
 from typing import Any, Callable, Dict, Optional
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any, Iterator, List, Sequence, Tuple
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_config_arguments,

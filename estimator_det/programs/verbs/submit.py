@@ -16,7 +16,7 @@ from typing import Any, Dict, Tuple
 from absl import flags
 
 import estimator_det
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console, model_flags
 from estimator_det.programs.cloud import ai_platform, jobs, vertex
 from estimator_det.programs.verbs.base import (

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any, List
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, config_path, positive
 

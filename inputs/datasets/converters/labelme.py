@@ -11,7 +11,7 @@ import json
 import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from estimator_det.config.printing import plain, quoted
+from estimator_det.console.printing import plain, quoted
 from estimator_det.files.json_values import Value
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes

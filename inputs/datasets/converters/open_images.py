@@ -14,8 +14,8 @@ import csv
 from typing import Dict, List, NamedTuple, Tuple
 
 from estimator_det.config import files
-from estimator_det.config.printing import quoted
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import quoted
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part

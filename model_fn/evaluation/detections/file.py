@@ -19,7 +19,7 @@ from pycocotools import mask as coco_mask
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from estimator_det.config.printing import plain, quoted
+from estimator_det.console.printing import plain, quoted
 from estimator_det.files import json_values, run_lengths
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.metrics.run_lengths import RunLength

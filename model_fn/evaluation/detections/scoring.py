@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
-from estimator_det.config.printing import listed, plain, quoted
+from estimator_det.console.printing import listed, plain, quoted
 from estimator_det.detectors.base import Detections
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2

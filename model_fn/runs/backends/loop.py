@@ -13,8 +13,8 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import numpy as np
 
 from estimator_det.compat import global_seed, tf, tf1
-from estimator_det.config.printing import counted
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor

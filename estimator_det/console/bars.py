@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Callable, Iterator, Optional, Sequence, TextIO
 
-from estimator_det.config import printing
+from estimator_det.console import printing
 
 LINE_SECS = 10.0  # between two lines
 _STEPS_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"

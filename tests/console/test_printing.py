@@ -11,8 +11,8 @@ from typing import Iterator
 
 import pytest
 
-from estimator_det.config import printing
 from estimator_det.config.problem import Problem, error, warning
+from estimator_det.console import printing
 from estimator_det.files.text import LONGEST_VALUE
 from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
@@ -38,7 +38,7 @@ def test_long_values_lose_their_middle():
 @pytest.mark.parametrize("sink", ["closed", "full disk", "dead pipe"])
 def test_messages_for_nobody_are_no_error(sink):
     source = (
-        "import sys; from tests import sinks; from estimator_det.config import printing\n"
+        "import sys; from tests import sinks; from estimator_det.console import printing\n"
         "sinks.use(sys.argv[1]); printing.report('a message', sys.stderr)"
     )
     subprocess.run([sys.executable, "-c", source, sink], cwd=ROOT, check=True)
@@ -129,7 +129,7 @@ def test_log_lines_as_json(json_lines):
 def test_closed_streams_take_messages(closed, tmp_path):
     script = (
         "import sys\n"
-        "from estimator_det.config import printing\n"
+        "from estimator_det.console import printing\n"
         "printing.open_closed_streams()\n"
         f"with open({str(tmp_path / 'file')!r}, 'w') as file:\n"
         "    printing.report('lost', sys.stderr)\n"

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator, List, TextIO, Tuple
 
 import pytest
 
-from estimator_det.config import bars, printing
+from estimator_det.console import bars, printing
 
 FIGURES = ["total 4.203", "58.2 images/s", "localization 1.03", "classification 2.001", "1.20 GB"]
 

@@ -1,0 +1,1 @@
+"""Text for terminals and logs: escaped lines, lines of JSON, progress bars; no TensorFlow."""
