@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, Optional, Tuple, Type
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from exporters.importing.published import Published
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
+from exporters.reading.published import Published
 
 START_BYTES = 16  # bytes of a file that tell its format
 

@@ -14,10 +14,10 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import files
 from estimator_det.console.printing import counted, plain
 from exporters.formats.base import FORMATS, ExportFormat
-from exporters.importing import anchors, graphs
-from exporters.importing.published import Published, as_float32, damaged, other_format
 from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
+from exporters.reading import anchors, graphs
+from exporters.reading.published import Published, as_float32, damaged, other_format
 from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
 

@@ -21,16 +21,6 @@ from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, plain
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
-from exporters.importing import functions
-from exporters.importing.graphs import CONVOLUTIONS
-from exporters.importing.published import (
-    Published,
-    as_float32,
-    checkpoint_reader,
-    damaged,
-    float_variables,
-    other_format,
-)
 from exporters.loaded_model import (
     SAVED_MODEL_FOLDER,
     LoadedModel,
@@ -39,6 +29,16 @@ from exporters.loaded_model import (
     read_class_names,
 )
 from exporters.network import BFLOAT16, FLOAT32, ExportOptions, RestoredNetwork
+from exporters.reading import functions
+from exporters.reading.graphs import CONVOLUTIONS
+from exporters.reading.published import (
+    Published,
+    as_float32,
+    checkpoint_reader,
+    damaged,
+    float_variables,
+    other_format,
+)
 from inputs import schema
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError

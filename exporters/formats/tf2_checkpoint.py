@@ -14,8 +14,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import KERAS
 from exporters.formats.base import FORMATS, ExportFormat
-from exporters.importing.published import Published, read_checkpoint
 from exporters.network import ExportOptions, RestoredNetwork
+from exporters.reading.published import Published, read_checkpoint
 from model_fn.checkpoints.object_based import unescaped
 
 NAME = "tf2_checkpoint"

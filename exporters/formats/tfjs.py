@@ -34,9 +34,9 @@ from exporters.formats.frozen_graph import (
     parse_graph,
     publish,
 )
-from exporters.importing import graphs
-from exporters.importing.published import Published, damaged, other_format
 from exporters.loaded_model import parent_folder
+from exporters.reading import graphs
+from exporters.reading.published import Published, damaged, other_format
 from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"

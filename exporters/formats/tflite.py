@@ -34,9 +34,9 @@ from exporters.formats.tflite_reader import (
     read_tflite,
     unpack,
 )
-from exporters.importing.published import Published, damaged
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
+from exporters.reading.published import Published, damaged
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS, additional_channels
 from model_fn.checkpoints.errors import RunError

@@ -13,8 +13,8 @@ from flatbuffers import flexbuffers
 
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import files
-from exporters.importing import graphs
-from exporters.importing.published import Published, damaged, other_format
+from exporters.reading import graphs
+from exporters.reading.published import Published, damaged, other_format
 from model_fn.checkpoints.errors import RunError
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file

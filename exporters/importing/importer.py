@@ -16,12 +16,12 @@ from estimator_det.files import ownership
 from exporters.formats import FORMATS, places, tf2_checkpoint
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
-from exporters.importing import anchors
+from exporters.importing.anchor_order import ORDER_2017, find_order, layouts_of, permute_heads
 from exporters.importing.mapping import COPIED, MISSING, OTHER_SHAPE, REBUILT, Mapped, map_variables
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
-from exporters.importing.published import Published, read_checkpoint, refuse_not_finite
+from exporters.reading.published import Published, read_checkpoint, refuse_not_finite
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.object_based import check_line
@@ -69,8 +69,8 @@ def import_model(
         published: Result of `read_published`.
         pipeline_config: A `TrainEvalPipelineConfig` that describes it.
         output_dir: A new or empty folder, or with `overwrite` an earlier import.
-        anchor_order: `anchors.LAST` or `anchors.ORDER_2017`; None for that of the anchors in the
-            file, or the last.
+        anchor_order: `LAST` or `ORDER_2017`; None for the order of the anchors in the file, or
+            else `LAST`.
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
 
     Raises:
@@ -242,11 +242,11 @@ def _apply_anchor_order(
     own_model: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
 ) -> Tuple[List[str], List[str]]:
     """Permutes heads of the order of 2017; returns notes and warnings."""
-    layouts = anchors.layouts_of(model, own_model.places)
+    layouts = layouts_of(model, own_model.places)
     notes, warnings = [], []
     order = chosen
     if published.anchors is not None and own_model.anchors is not None:
-        order, difference = anchors.find_order(published.anchors, own_model.anchors, layouts)
+        order, difference = find_order(published.anchors, own_model.anchors, layouts)
         if chosen and order not in (None, chosen):
             raise ConfigError(
                 None,
@@ -268,10 +268,10 @@ def _apply_anchor_order(
     elif chosen is None and layouts is not None:
         notes.append(
             "anchors: the file contains none. If boxes are wrong, the model may be of 2017; "
-            f"try --anchor_order {anchors.ORDER_2017}"
+            f"try --anchor_order {ORDER_2017}"
         )
-    if order == anchors.ORDER_2017:
-        permuted = anchors.permute_heads(mapped.values, layouts)
+    if order == ORDER_2017:
+        permuted = permute_heads(mapped.values, layouts)
         notes.append(
             f"anchor order of 2017: {counted(len(permuted), 'variable')} of heads permuted"
         )

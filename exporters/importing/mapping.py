@@ -13,7 +13,7 @@ import numpy as np
 
 from exporters.importing.matching import match_layers, scope_of
 from exporters.importing.own_model import OwnModel
-from exporters.importing.published import Convolution, Named, Norm, Published
+from exporters.reading.published import Convolution, Named, Norm, Published
 
 COPIED = "copied"
 REBUILT = "rebuilt"  # from folded batch norm

@@ -13,8 +13,8 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector, make_detector
 from exporters.image_files import read_image
-from exporters.importing import graphs
-from exporters.importing.published import Norm, Structure
+from exporters.reading import graphs
+from exporters.reading.published import Norm, Structure
 from inputs import serving
 
 

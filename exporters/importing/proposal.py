@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config import files, pipeline
 from estimator_det.config.text import ConfigError
-from exporters.importing.published import Convolution, Published
+from exporters.reading.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation
 
 _HEAD = re.compile(r"BoxPredictor_(\d+)/(BoxEncodingPredictor|ClassPredictor)(_depthwise)?(?:/|$)")

@@ -14,7 +14,7 @@ from exporters.formats.frozen_graph import FrozenGraph
 from exporters.formats.saved_model import SavedModel
 from exporters.formats.tfjs import Tfjs, read_graph_model
 from exporters.importing import importer
-from exporters.importing.published import float_variables
+from exporters.reading.published import float_variables
 from inputs.datasets.writer import write_label_map
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs

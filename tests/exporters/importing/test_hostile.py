@@ -19,8 +19,8 @@ from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import pack
-from exporters.importing import graphs
-from exporters.importing.published import Published
+from exporters.reading import graphs
+from exporters.reading.published import Published
 from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import to_tflite, write_tfjs
 

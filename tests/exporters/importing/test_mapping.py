@@ -10,7 +10,7 @@ from exporters.formats.frozen_graph import publish
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_reader import read_tflite
 from exporters.importing import mapping
-from exporters.importing.published import Named, Norm
+from exporters.reading.published import Named, Norm
 from tests.exporters.importing.conftest import (
     folded,
     raw_outputs,

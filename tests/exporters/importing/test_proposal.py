@@ -5,7 +5,7 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from exporters.importing.proposal import explain_shapes, propose_config
-from exporters.importing.published import Convolution, Named, Published, Structure
+from exporters.reading.published import Convolution, Named, Published, Structure
 
 BODY = "FeatureExtractor/MobilenetV2"
 

@@ -13,7 +13,7 @@ from exporters.importing import importer, mapping
 from exporters.importing.matching import align_names
 from exporters.importing.own_model import build_own_model
 from exporters.importing.proposal import propose_config
-from exporters.importing.published import refuse_not_finite
+from exporters.reading.published import refuse_not_finite
 from inputs import serving
 from model_fn.serving.graph import serve
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 import numpy as np
 
-from exporters.importing.published import Convolution, Named, Norm, Structure
+from exporters.reading.published import Convolution, Named, Norm, Structure
 
 CONVOLUTIONS = {
     "Conv2D": "conv",

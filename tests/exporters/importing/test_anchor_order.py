@@ -10,7 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import model_pb2
 from exporters.formats.frozen_graph import publish
-from exporters.importing import anchors, importer
+from exporters.importing import anchor_order, importer
 
 SSD = """ssd {
   anchor_generator { ssd_anchor_generator {
@@ -19,7 +19,7 @@ SSD = """ssd {
 
 
 def _layouts(text=SSD, places=(2, 1)):
-    return anchors.layouts_of(text_format.Parse(text, model_pb2.DetectionModel()), places)
+    return anchor_order.layouts_of(text_format.Parse(text, model_pb2.DetectionModel()), places)
 
 
 def test_order_of_each_feature_map():
@@ -36,10 +36,10 @@ def test_heads_are_permuted_as_the_anchors_are():
     ours = random.uniform(size=(12, 4)).astype(np.float32)  # 2 places of 3, 1 of 6
     theirs = ours.copy()
     theirs[6:] = ours[6:][[0, 5, 1, 2, 3, 4]]  # the last is second
-    assert anchors.find_order(theirs, ours, layouts) == (anchors.ORDER_2017, 0.0)
-    assert anchors.find_order(ours, ours, layouts) == (anchors.LAST, 0.0)
-    assert anchors.find_order(theirs + 0.1, ours, layouts)[0] is None
-    assert anchors.find_order(theirs[:6], ours, layouts)[0] is None
+    assert anchor_order.find_order(theirs, ours, layouts) == (anchor_order.ORDER_2017, 0.0)
+    assert anchor_order.find_order(ours, ours, layouts) == (anchor_order.LAST, 0.0)
+    assert anchor_order.find_order(theirs + 0.1, ours, layouts)[0] is None
+    assert anchor_order.find_order(theirs[:6], ours, layouts)[0] is None
     boxes, classes = random.uniform(size=(1, 1, 8, 24)), random.uniform(size=(18,))
     values = {
         "BoxPredictor_1/BoxEncodingPredictor/weights": boxes,
@@ -47,7 +47,7 @@ def test_heads_are_permuted_as_the_anchors_are():
         "BoxPredictor_0/ClassPredictor/biases": np.arange(9.0),
         "other/weights": np.arange(3.0),
     }
-    permuted = anchors.permute_heads(values, layouts)
+    permuted = anchor_order.permute_heads(values, layouts)
     assert sorted(permuted) == [
         "BoxPredictor_1/BoxEncodingPredictor/weights",
         "BoxPredictor_1/ClassPredictor/biases",
@@ -67,7 +67,7 @@ def test_heads_are_permuted_as_the_anchors_are():
 def test_models_of_one_order_are_refused():
     text = "ssd { anchor_generator { multiscale_anchor_generator {} } }"
     with pytest.raises(ConfigError, match="--anchor_order 2017: is for models with ssd_anchor"):
-        anchors.permute_heads({}, _layouts(text))
+        anchor_order.permute_heads({}, _layouts(text))
 
 
 @pytest.mark.parametrize("computed", [False, True])
