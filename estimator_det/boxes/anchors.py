@@ -16,6 +16,13 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import (
+    anchor_generator_pb2,
+    flexible_grid_anchor_generator_pb2,
+    grid_anchor_generator_pb2,
+    multiscale_anchor_generator_pb2,
+    ssd_anchor_generator_pb2,
+)
 
 REDUCED_SCALE = 0.1  # scale of the square box in SSD's lowest layer if that layer is reduced
 
@@ -224,7 +231,7 @@ def ssd_boxes(
     return tuple(layers)
 
 
-def _ssd_scales(config: Any) -> List[float]:
+def _ssd_scales(config: ssd_anchor_generator_pb2.SsdAnchorGenerator) -> List[float]:
     """Scale of each layer, then the scale that follows the last layer."""
     count = config.num_layers
     if config.scales:
@@ -239,7 +246,9 @@ def _ssd_scales(config: Any) -> List[float]:
     return [*(config.min_scale + spread * n / max(count - 1, 1) for n in range(count)), 1.0]
 
 
-def _ssd_pairs(config: Any, field: str) -> Optional[Tuple[Pair, ...]]:
+def _ssd_pairs(
+    config: ssd_anchor_generator_pb2.SsdAnchorGenerator, field: str
+) -> Optional[Tuple[Pair, ...]]:
     """`height_<field>` and `width_<field>` layer by layer; None if neither is set."""
     heights, widths = getattr(config, f"height_{field}"), getattr(config, f"width_{field}")
     _check(
@@ -251,7 +260,7 @@ def _ssd_pairs(config: Any, field: str) -> Optional[Tuple[Pair, ...]]:
 
 
 @ANCHOR_GENERATORS.register("ssd_anchor_generator")
-def _make_ssd(config: Any) -> AnchorGenerator:
+def _make_ssd(config: ssd_anchor_generator_pb2.SsdAnchorGenerator) -> AnchorGenerator:
     boxes = ssd_boxes(
         _ssd_scales(config),
         config.aspect_ratios,
@@ -267,7 +276,7 @@ def _make_ssd(config: Any) -> AnchorGenerator:
 
 
 @ANCHOR_GENERATORS.register("grid_anchor_generator")
-def _make_grid(config: Any) -> AnchorGenerator:
+def _make_grid(config: grid_anchor_generator_pb2.GridAnchorGenerator) -> AnchorGenerator:
     """Builds one grid with every scale in every aspect ratio, in pixels."""
     base = (config.height, config.width)
     sizes = tuple(
@@ -279,7 +288,9 @@ def _make_grid(config: Any) -> AnchorGenerator:
 
 
 @ANCHOR_GENERATORS.register("multiscale_anchor_generator")
-def _make_multiscale(config: Any) -> AnchorGenerator:
+def _make_multiscale(
+    config: multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator,
+) -> AnchorGenerator:
     """Builds one grid per pyramid level l, stride 2^l, scales spread evenly over an octave."""
     _check(
         config.min_level <= config.max_level,
@@ -299,7 +310,9 @@ def _make_multiscale(config: Any) -> AnchorGenerator:
 
 
 @ANCHOR_GENERATORS.register("flexible_grid_anchor_generator")
-def _make_flexible(config: Any) -> AnchorGenerator:
+def _make_flexible(
+    config: flexible_grid_anchor_generator_pb2.FlexibleGridAnchorGenerator,
+) -> AnchorGenerator:
     """Builds a grid per `anchor_grid`; the n-th base size goes with the n-th aspect ratio."""
     _check(
         len(config.anchor_grid) > 0,
@@ -323,6 +336,6 @@ def _make_flexible(config: Any) -> AnchorGenerator:
     return PixelAnchors(tuple(grids), config.normalize_coordinates)
 
 
-def make_anchor_generator(config: Any) -> AnchorGenerator:
+def make_anchor_generator(config: anchor_generator_pb2.AnchorGenerator) -> AnchorGenerator:
     """Builds the generator of an `AnchorGenerator` message, or raises ConfigError."""
     return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator")

@@ -6,12 +6,13 @@ All coders accept any leading dimensions; anchors [A, 4] broadcast to codes [B, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol, Tuple
+from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol, Tuple, Union
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import box_coder_pb2, faster_rcnn_box_coder_pb2, keypoint_box_coder_pb2
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
 
@@ -199,12 +200,16 @@ class CornerCoder:
         return Decoded(codes * self.stddev + anchors)
 
 
-def _make_center_size(config: Any) -> CenterSizeCoder:
+def _make_center_size(
+    config: Union[
+        faster_rcnn_box_coder_pb2.FasterRcnnBoxCoder, keypoint_box_coder_pb2.KeypointBoxCoder
+    ],
+) -> CenterSizeCoder:
     return CenterSizeCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
 
 
 @CODERS.register("keypoint_box_coder")
-def _make_keypoint(config: Any) -> BoxCoder:
+def _make_keypoint(config: keypoint_box_coder_pb2.KeypointBoxCoder) -> BoxCoder:
     if config.num_keypoints < 1:
         raise ConfigError("keypoint_box_coder.num_keypoints", "must be 1 or more", "set it")
     return KeypointCoder(config.num_keypoints, _make_center_size(config))
@@ -217,6 +222,6 @@ CODERS.register("square_box_coder")(
 CODERS.register("mean_stddev_box_coder")(lambda config: CornerCoder(config.stddev))
 
 
-def make_box_coder(config: Any) -> BoxCoder:
+def make_box_coder(config: box_coder_pb2.BoxCoder) -> BoxCoder:
     """Builds the coder of a `BoxCoder` message, or raises ConfigError."""
     return CODERS.make_chosen(config, "box_coder")

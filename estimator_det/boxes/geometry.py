@@ -6,6 +6,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.protos import region_similarity_calculator_pb2
 
 
 def sizes(tensor: tf.Tensor) -> List[Any]:
@@ -140,7 +141,9 @@ SIMILARITIES.register("neg_sq_dist_similarity")(lambda _: NEG_SQ_DIST_SIMILARITY
 
 
 @SIMILARITIES.register("thresholded_iou_similarity")
-def _make_thresholded_iou(config: Any) -> Similarity:
+def _make_thresholded_iou(
+    config: region_similarity_calculator_pb2.ThresholdedIouSimilarity,
+) -> Similarity:
     """Score of a box if its IoU exceeds `iou_threshold`, else 0.
 
     The score is 1 minus the first class column, which is the background.
@@ -156,6 +159,8 @@ def _make_thresholded_iou(config: Any) -> Similarity:
     return similarity
 
 
-def make_similarity(config: Any) -> Similarity:
+def make_similarity(
+    config: region_similarity_calculator_pb2.RegionSimilarityCalculator,
+) -> Similarity:
     """Builds the similarity of a `RegionSimilarityCalculator`; ConfigError if none is set."""
     return SIMILARITIES.make_chosen(config, "similarity_calculator")

@@ -9,6 +9,7 @@ from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import argmax_matcher_pb2, bipartite_matcher_pb2, matcher_pb2
 
 UNMATCHED = -1  # the anchor is background
 IGNORED = -2  # the anchor is not part of any loss
@@ -174,7 +175,7 @@ class BipartiteMatcher:
 
 
 @MATCHERS.register("argmax_matcher")
-def _make_argmax(config: Any) -> Matcher:
+def _make_argmax(config: argmax_matcher_pb2.ArgMaxMatcher) -> Matcher:
     use_thresholds = not config.ignore_thresholds
     return ArgMaxMatcher(
         matched_threshold=config.matched_threshold if use_thresholds else None,
@@ -186,10 +187,10 @@ def _make_argmax(config: Any) -> Matcher:
 
 
 @MATCHERS.register("bipartite_matcher")
-def _make_bipartite(config: Any) -> Matcher:
+def _make_bipartite(config: bipartite_matcher_pb2.BipartiteMatcher) -> Matcher:
     return BipartiteMatcher(use_matmul_gather=config.use_matmul_gather)
 
 
-def make_matcher(config: Any) -> Matcher:
+def make_matcher(config: matcher_pb2.Matcher) -> Matcher:
     """Builds the matcher of a `Matcher` message, or raises ConfigError."""
     return MATCHERS.make_chosen(config, "matcher")

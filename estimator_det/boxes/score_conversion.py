@@ -13,6 +13,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import calibration_pb2, post_processing_pb2
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 
@@ -25,7 +26,7 @@ _CONVERTERS: Dict[str, ScoreFunction] = {
 }
 
 
-def make_score_converter(config: Any) -> ScoreFunction:
+def make_score_converter(config: post_processing_pb2.PostProcessing) -> ScoreFunction:
     """Builds the function logits [B, A, C] -> scores [B, A, C] of a `PostProcessing` proto.
 
     Logits are divided by `logit_scale`, converted, then calibrated (temperature scaling calibrates
@@ -69,7 +70,7 @@ def interpolate(
     return (1.0 - weight) * gather(points_y, left) + weight * gather(points_y, right)
 
 
-def _points(pairs: Any, where: str) -> Tuple[List[float], List[float]]:
+def _points(pairs: calibration_pb2.XYPairs, where: str) -> Tuple[List[float], List[float]]:
     xs = [pair.x for pair in pairs.x_y_pair]
     ys = [pair.y for pair in pairs.x_y_pair]
     if not xs:
@@ -97,7 +98,9 @@ def _check_class_ids(ids: Mapping[int, Any], num_classes: int, where: str) -> No
 
 
 @CALIBRATIONS.register("function_approximation")
-def _make_function(config: Any, convert: ScoreFunction) -> ScoreFunction:
+def _make_function(
+    config: calibration_pb2.FunctionApproximation, convert: ScoreFunction
+) -> ScoreFunction:
     xs, ys = _points(config.x_y_pairs, "calibration_config.function_approximation")
     points_x, points_y = np.array(xs, np.float32), np.array(ys, np.float32)
 
@@ -109,7 +112,9 @@ def _make_function(config: Any, convert: ScoreFunction) -> ScoreFunction:
 
 
 @CALIBRATIONS.register("class_id_function_approximations")
-def _make_function_per_class(config: Any, convert: ScoreFunction) -> ScoreFunction:
+def _make_function_per_class(
+    config: calibration_pb2.ClassIdFunctionApproximations, convert: ScoreFunction
+) -> ScoreFunction:
     where = "calibration_config.class_id_function_approximations"
     points = {
         class_id: _points(pairs, f"{where}[{class_id}]")
@@ -140,13 +145,17 @@ def _make_function_per_class(config: Any, convert: ScoreFunction) -> ScoreFuncti
 
 
 @CALIBRATIONS.register("sigmoid_calibration")
-def _make_sigmoid(config: Any, convert: ScoreFunction) -> ScoreFunction:
+def _make_sigmoid(
+    config: calibration_pb2.SigmoidCalibration, convert: ScoreFunction
+) -> ScoreFunction:
     a, b = config.sigmoid_parameters.a, config.sigmoid_parameters.b
     return _compose(convert, lambda scores: tf.sigmoid(-(a * scores + b)))
 
 
 @CALIBRATIONS.register("class_id_sigmoid_calibrations")
-def _make_sigmoid_per_class(config: Any, convert: ScoreFunction) -> ScoreFunction:
+def _make_sigmoid_per_class(
+    config: calibration_pb2.ClassIdSigmoidCalibrations, convert: ScoreFunction
+) -> ScoreFunction:
     where = "calibration_config.class_id_sigmoid_calibrations"
     parameters = {
         class_id: (pair.a, pair.b)
@@ -166,7 +175,9 @@ def _make_sigmoid_per_class(config: Any, convert: ScoreFunction) -> ScoreFunctio
 
 
 @CALIBRATIONS.register("temperature_scaling_calibration")
-def _make_temperature(config: Any, convert: ScoreFunction) -> ScoreFunction:
+def _make_temperature(
+    config: calibration_pb2.TemperatureScalingCalibration, convert: ScoreFunction
+) -> ScoreFunction:
     scaler = config.scaler
     if not scaler > 0.0:
         raise ConfigError(

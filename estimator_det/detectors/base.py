@@ -24,6 +24,7 @@ from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss
 from estimator_det.nets.context_attention import Context
 from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
+from estimator_det.protos import graph_rewriter_pb2, model_pb2
 
 DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
 PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
@@ -281,7 +282,11 @@ def boxes_to_pixels(boxes: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
     return boxes * tf.stack([height, width, height, width])
 
 
-def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = None) -> Detector:
+def make_detector(
+    model_config: model_pb2.DetectionModel,
+    is_training: bool,
+    graph_rewriter: Optional[graph_rewriter_pb2.GraphRewriter] = None,
+) -> Detector:
     """Builds a detector from a `DetectionModel` message, but no graph.
 
     The `GraphRewriter` message of the pipeline can turn on simulated quantization.
@@ -300,7 +305,7 @@ def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any = No
     return detector if quantization is None else detector.with_quantization(quantization)
 
 
-def make_preprocessor(model_config: Any) -> Preprocessor:
+def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
     """Builds only the preprocessing of a `DetectionModel`; ConfigError like `make_detector`."""
     check_ranges_or_raise(model_config, "model.")
     return PREPROCESSORS.make_chosen(model_config, "model")

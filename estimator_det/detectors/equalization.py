@@ -9,10 +9,11 @@ overall scale. The reference reads the option but ignores it.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import losses_pb2
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite
 
@@ -46,7 +47,7 @@ def range_spread(kernel: tf.Variable) -> tf.Tensor:
     return tf.math.reduce_variance(tf.math.log(ranges))
 
 
-def make_equalization(config: Any) -> Optional[Callable[[], tf.Tensor]]:
+def make_equalization(config: losses_pb2.Loss) -> Optional[Callable[[], tf.Tensor]]:
     """Builds the penalty of a `Loss` message; None if its weight is 0."""
     weight, prefixes = config.equalization_loss.weight, config.equalization_loss.exclude_prefixes
     if weight < 0:

@@ -5,7 +5,7 @@ Letters: B batch, N anchors (or anchor-class pairs) of an image.
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional
 
 from estimator_det.compat import tf
 from estimator_det.protos import losses_pb2
@@ -35,7 +35,7 @@ def negative_rate(foreground: tf.Tensor, least_negatives: float, ratio: float) -
     return tf.where(positives > 0.0, share, least_negatives / count)
 
 
-def make_expected_weights(config: Any) -> Optional[ExpectedWeights]:
+def make_expected_weights(config: losses_pb2.Loss) -> Optional[ExpectedWeights]:
     """Builds the function foreground [B, N] -> weights of a `Loss` message; None if it has none."""
     kind = config.expected_loss_weights
     if kind == losses_pb2.Loss.NONE:

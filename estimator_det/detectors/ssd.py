@@ -47,6 +47,7 @@ from estimator_det.nets.object_paths import (
 )
 from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from estimator_det.predictors.base import BoxHead, make_box_head
+from estimator_det.protos import ssd_pb2
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
 
@@ -197,14 +198,14 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
 
 
 @PREPROCESSORS.register("ssd")
-def make_ssd_preprocessor(config: Any) -> Preprocessor:
+def make_ssd_preprocessor(config: ssd_pb2.Ssd) -> Preprocessor:
     """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
     normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
     return Preprocessor(make_resizer(config.image_resizer), normalize)
 
 
 @DETECTORS.register("ssd")
-def make_ssd(config: Any, is_training: bool) -> SsdDetector:
+def make_ssd(config: ssd_pb2.Ssd, is_training: bool) -> SsdDetector:
     """Builds the detector of an `Ssd` message, but no graph."""
     norm_is_training = is_training and not config.freeze_batchnorm
     extractor = make_extractor(config.feature_extractor, norm_is_training)

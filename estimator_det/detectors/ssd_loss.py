@@ -23,6 +23,7 @@ from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_
 from estimator_det.losses.classification import make_classification_loss
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
+from estimator_det.protos import ssd_pb2
 
 LOCALIZATION = "Loss/localization_loss"
 CLASSIFICATION = "Loss/classification_loss"
@@ -211,7 +212,7 @@ class SsdLoss:
         )
 
 
-def make_ssd_loss(config: Any, is_training: bool) -> SsdLoss:
+def make_ssd_loss(config: ssd_pb2.Ssd, is_training: bool) -> SsdLoss:
     """Builds the losses of an `Ssd` message, or raises ConfigError."""
     loss = config.loss
     columns = config.num_classes + int(config.add_background_class)

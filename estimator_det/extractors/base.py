@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional, Tuple, TypeVar, cast
+from typing import Any, ClassVar, Optional, Tuple, TypeVar, Union, cast
+
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
 from estimator_det.config.field_rules import non_default_fields
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import ObjectPaths
+from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
 
 RGB_MEANS = (123.68, 116.779, 103.939)
 """Means of the images that ResNet and VGG classifiers were trained on, in pixels of 0..255."""
@@ -19,7 +22,10 @@ OVERRIDE = "override_base_feature_extractor_hyperparams"
 TF2_LINE = "a network of the TF2 line, whose layers differ from those of the TF1 line"
 """What types that end with `_keras` name, unless the two networks are the same."""
 
+ExtractorMessage = Union[ssd_pb2.SsdFeatureExtractor, faster_rcnn_pb2.FasterRcnnFeatureExtractor]
+
 RecipeType = TypeVar("RecipeType", bound="RecipeRules")
+MessageType = TypeVar("MessageType", bound=Message)
 
 
 class RecipeRules:
@@ -38,7 +44,7 @@ class RecipeRules:
         """True for a network of the TF2 line, whose layers use hyperparameters as Keras does."""
         return self.object_paths is not None
 
-    def with_parameters(self: RecipeType, config: Any) -> RecipeType:
+    def with_parameters(self: RecipeType, config: ExtractorMessage) -> RecipeType:
         """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""
         functions = {name: getattr(self, name) for name in self.functions}
         try:
@@ -48,7 +54,7 @@ class RecipeRules:
             raise ConfigError(field, error.message, error.remedy) from None
         return dataclasses.replace(cast(Any, self), **bound)
 
-    def effective_fields(self, config: Any) -> Any:
+    def effective_fields(self, config: MessageType) -> MessageType:
         """Copy of a message in which fields without effect have their defaults."""
         copy = type(config)()
         copy.CopyFrom(config)
@@ -56,7 +62,7 @@ class RecipeRules:
             copy.ClearField(field)
         return copy
 
-    def ignored_fields(self, config: Any) -> Tuple[str, ...]:
+    def ignored_fields(self, config: ExtractorMessage) -> Tuple[str, ...]:
         """Fields of a message that are set, but have no effect.
 
         `conv_hyperparams` has one on layers after the backbone, and if it overrides all others.

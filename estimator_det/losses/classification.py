@@ -7,11 +7,12 @@ classes of an anchor have the same weight.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import losses_pb2
 
 
 def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
@@ -176,27 +177,34 @@ def dice(
     return 1.0 - tf.math.divide_no_nan(2.0 * common, total)
 
 
-def make_classification_loss(config: Any) -> ClassificationLoss:
+def make_classification_loss(config: losses_pb2.ClassificationLoss) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
         return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
     return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss"))
 
 
-def _softmax_loss(config: Any, kind: str, loss: Callable[..., tf.Tensor]) -> _LossFunction:
+def _softmax_loss(
+    config: Union[
+        losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,
+        losses_pb2.WeightedSoftmaxClassificationLoss,
+    ],
+    kind: str,
+    loss: Callable[..., tf.Tensor],
+) -> _LossFunction:
     if config.logit_scale == 0.0:
         raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
     return functools.partial(loss, logit_scale=config.logit_scale)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_sigmoid_focal")
-def _make_focal(config: Any) -> _LossFunction:
+def _make_focal(config: losses_pb2.SigmoidFocalClassificationLoss) -> _LossFunction:
     alpha = config.alpha if config.HasField("alpha") else None
     return functools.partial(sigmoid_focal, gamma=config.gamma, alpha=alpha)
 
 
 @CLASSIFICATION_LOSSES.register("weighted_dice_classification_loss")
-def _make_dice(config: Any) -> _LossFunction:
+def _make_dice(config: losses_pb2.WeightedDiceClassificationLoss) -> _LossFunction:
     return functools.partial(
         dice,
         squared_normalization=config.squared_normalization,

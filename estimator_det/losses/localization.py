@@ -13,6 +13,7 @@ from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.losses.classification import zero_images
+from estimator_det.protos import losses_pb2
 
 _Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -89,7 +90,7 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
     return weights * (1.0 - geometry.matched_giou(predictions, targets))
 
 
-def make_localization_loss(config: Any) -> LocalizationLoss:
+def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationLoss:
     """Builds the loss of a `LocalizationLoss` message; ConfigError if none is set."""
     if config.HasField("custom"):
         function = LOCALIZATION_LOSSES.custom_function(config.custom)

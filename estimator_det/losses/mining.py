@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
+from estimator_det.protos import losses_pb2
 
 # From this threshold on, so few pairs of boxes overlap enough that it is faster to search for these
 # pairs among neighbours than to compare each box with all selected ones.
@@ -249,7 +250,9 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
     return tf.minimum(box, neighbour), tf.maximum(box, neighbour)
 
 
-def make_hard_example_miner(config: Any, loc_weight: float, cls_weight: float) -> HardExampleMiner:
+def make_hard_example_miner(
+    config: losses_pb2.HardExampleMiner, loc_weight: float, cls_weight: float
+) -> HardExampleMiner:
     """Builds a miner from a `HardExampleMiner` proto and the weights of the two losses.
 
     `num_hard_examples` and `max_negatives_per_positive` of 0 or less set no limit, like in the

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Iterator, NamedTuple, Optional
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
@@ -159,7 +159,9 @@ class ContextAttention:
         return Context(features, context.num)
 
 
-def make_context_attention(model: Any, is_training: bool) -> Optional[ContextAttention]:
+def make_context_attention(
+    model: faster_rcnn_pb2.FasterRcnn, is_training: bool
+) -> Optional[ContextAttention]:
     """Builds the attention of a `FasterRcnn` message; None without a `context_config`."""
     if not model.HasField("context_config"):
         return None

@@ -63,7 +63,7 @@ def random_normal(stddev: float, mean: float = 0.0) -> Initializer:
     return _scaled(tf.raw_ops.RandomStandardNormal, mean, stddev)
 
 
-def make_regularizer(config: Any) -> Optional[Regularizer]:
+def make_regularizer(config: hyperparams_pb2.Regularizer) -> Optional[Regularizer]:
     """Penalty of a `Regularizer` message: weight * sum|w| or weight * sum(w^2) / 2.
 
     None for an empty message. With weight 0 there is no loss term.
@@ -75,7 +75,7 @@ def make_regularizer(config: Any) -> Optional[Regularizer]:
     return make(scale=getattr(config, kind).weight)
 
 
-def make_initializer(config: Any) -> Optional[Any]:
+def make_initializer(config: hyperparams_pb2.Initializer) -> Optional[Any]:
     """Builds the variable initializer of an `Initializer` message; None for an empty message."""
     kind = config.WhichOneof("initializer_oneof")
     if kind is None:
@@ -121,7 +121,9 @@ NORMALIZERS: Dict[str, Normalizer] = {
 }
 
 
-def _batch_norm_settings(config: Any, is_training: bool, *, tf2_line: bool) -> Dict[str, Any]:
+def _batch_norm_settings(
+    config: hyperparams_pb2.Hyperparams, is_training: bool, *, tf2_line: bool
+) -> Dict[str, Any]:
     """Arguments of batch norm layers; empty if the message has no batch norm."""
     kind = config.WhichOneof("normalizer_oneof")
     if kind not in ("batch_norm", "sync_batch_norm"):
@@ -153,7 +155,7 @@ def keras_defaults() -> ContextManager[None]:
 
 
 def make_arg_scope(
-    config: Any,
+    config: hyperparams_pb2.Hyperparams,
     is_training: bool,
     *,
     tf2_line: bool = False,

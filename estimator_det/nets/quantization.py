@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.protos import graph_rewriter_pb2
 
 FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation
 
@@ -60,7 +61,7 @@ class Quantization:
     symmetric: bool = False  # True if zero is in the middle of ranges
 
 
-def make_quantization(config: Any) -> Optional[Quantization]:
+def make_quantization(config: graph_rewriter_pb2.GraphRewriter) -> Optional[Quantization]:
     """Reads the options of a `GraphRewriter` message; None without a `quantization`."""
     if not config.HasField("quantization"):
         return None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import Paths
+from estimator_det.protos import box_predictor_pb2
 
 BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
 
@@ -59,7 +60,13 @@ class HeadOptions:
 
 
 def make_head_options(
-    config: Any, num_classes: int, add_background_class: bool, is_training: bool
+    config: Union[
+        box_predictor_pb2.ConvolutionalBoxPredictor,
+        box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
+    ],
+    num_classes: int,
+    add_background_class: bool,
+    is_training: bool,
 ) -> HeadOptions:
     """Builds options from the fields that the messages of all convolutional heads have."""
     clip = config.box_encodings_clip_range
@@ -139,7 +146,7 @@ def concat_maps(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Pre
 
 
 def make_box_head(
-    config: Any,  # a `BoxPredictor` message
+    config: box_predictor_pb2.BoxPredictor,  # a `BoxPredictor` message
     num_classes: int,  # foreground classes
     *,
     add_background_class: bool,  # True if the class scores have a background column

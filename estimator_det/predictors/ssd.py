@@ -117,7 +117,7 @@ class ConvolutionalBoxHead:
 
 @base.BOX_HEADS.register("convolutional_box_predictor")
 def make_convolutional_box_head(
-    config: Any,
+    config: box_predictor_pb2.ConvolutionalBoxPredictor,
     num_classes: int,
     add_background_class: bool,
     is_training: bool,
@@ -267,7 +267,7 @@ class WeightSharedBoxHead:
 
 @base.BOX_HEADS.register("weight_shared_convolutional_box_predictor")
 def make_weight_shared_box_head(
-    config: Any,
+    config: box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
     num_classes: int,
     add_background_class: bool,
     is_training: bool,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, List, Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
@@ -20,6 +20,7 @@ from estimator_det.nets.object_paths import (
 from estimator_det.nets.roi import pool_position_sensitive
 from estimator_det.predictors.base import HeadOptions, Prediction
 from estimator_det.predictors.ssd import ConvolutionalBoxHead
+from estimator_det.protos import box_predictor_pb2
 
 PROPOSAL_SCOPE, REGION_SCOPE = "FirstStageBoxPredictor", "SecondStageBoxPredictor"
 MASK_RCNN = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
@@ -131,7 +132,10 @@ class RegionBoxHead:
 
 
 def make_region_box_head(
-    config: Any, num_classes: int, is_training: bool, tf2_line: bool = False
+    config: box_predictor_pb2.MaskRCNNBoxPredictor,
+    num_classes: int,
+    is_training: bool,
+    tf2_line: bool = False,
 ) -> RegionBoxHead:
     """Builds the box head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     if config.predict_keypoints:
@@ -255,7 +259,10 @@ def default_depth(num_features: int, num_classes: int) -> int:
 
 
 def make_mask_head(
-    config: Any, num_classes: int, is_training: bool, tf2_line: bool = False
+    config: box_predictor_pb2.MaskRCNNBoxPredictor,
+    num_classes: int,
+    is_training: bool,
+    tf2_line: bool = False,
 ) -> MaskHead:
     """Builds the mask head of a `MaskRCNNBoxPredictor` message."""
     return MaskHead(

@@ -7,7 +7,7 @@ classes, or C), N detections returned.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, NamedTuple, Optional
+from typing import Dict, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
@@ -15,6 +15,7 @@ from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import post_processing_pb2
 
 
 class NmsResult(NamedTuple):
@@ -29,7 +30,7 @@ class NmsResult(NamedTuple):
     anchor_indices: tf.Tensor  # int32 [B, N]
 
 
-def make_nms_options(config: Any) -> NmsOptions:
+def make_nms_options(config: post_processing_pb2.BatchNonMaxSuppression) -> NmsOptions:
     """Builds options from a `BatchNonMaxSuppression` proto.
 
     `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels with equal

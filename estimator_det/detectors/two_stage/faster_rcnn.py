@@ -8,7 +8,7 @@ convolution before the first stage's head has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
@@ -39,6 +39,7 @@ from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.context_attention import AttentionContext
 from estimator_det.nets.object_paths import layer_scopes, variable_paths
 from estimator_det.nets.quantization import Quantization
+from estimator_det.protos import faster_rcnn_pb2
 
 
 class TwoStagePredictions(NamedTuple):
@@ -282,14 +283,14 @@ def _with_raw_boxes(predictions: TwoStagePredictions, frame: ImageFrame) -> TwoS
 
 
 @PREPROCESSORS.register("faster_rcnn")
-def make_faster_rcnn_preprocessor(config: Any) -> Preprocessor:
+def make_faster_rcnn_preprocessor(config: faster_rcnn_pb2.FasterRcnn) -> Preprocessor:
     """Builds the preprocessing of a `FasterRcnn` message; ConfigError if a part is unknown."""
     normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
     return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
 
 
 @DETECTORS.register("faster_rcnn")
-def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
+def make_faster_rcnn(config: faster_rcnn_pb2.FasterRcnn, is_training: bool) -> FasterRcnnDetector:
     """Builds the detector of a `FasterRcnn` message, but no graph."""
     _check_model(config)
     extractor = make_extractor(config.feature_extractor, is_training)
@@ -308,7 +309,9 @@ def make_faster_rcnn(config: Any, is_training: bool) -> FasterRcnnDetector:
     )
 
 
-def _make_second_stage(config: Any, extractor: RecipeExtractor, is_training: bool) -> SecondStage:
+def _make_second_stage(
+    config: faster_rcnn_pb2.FasterRcnn, extractor: RecipeExtractor, is_training: bool
+) -> SecondStage:
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")
     return SecondStage(
@@ -322,7 +325,7 @@ def _make_second_stage(config: Any, extractor: RecipeExtractor, is_training: boo
     )
 
 
-def _check_model(config: Any) -> None:
+def _check_model(config: faster_rcnn_pb2.FasterRcnn) -> None:
     """Raises ConfigError for options that are not supported or contradict each other."""
     crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
     for field in ("output_final_box_features", "output_final_box_rpn_features"):

@@ -23,6 +23,7 @@ from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions
 from estimator_det.predictors.two_stage import MaskHead, make_mask_head
+from estimator_det.protos import faster_rcnn_pb2
 
 MASK_LOSS = "Loss/BoxClassifierLoss/mask_loss"
 
@@ -141,7 +142,9 @@ def _resize(masks: tf.Tensor, size: Tuple[Any, Any]) -> tf.Tensor:
     return tf.transpose(nearest, [0, 3, 1, 2])
 
 
-def make_mask_stage(config: Any, is_training: bool, tf2_line: bool = False) -> MaskStage:
+def make_mask_stage(
+    config: faster_rcnn_pb2.FasterRcnn, is_training: bool, tf2_line: bool = False
+) -> MaskStage:
     """Builds the third stage of a `FasterRcnn` message."""
     predictor = config.second_stage_box_predictor.mask_rcnn_box_predictor
     return MaskStage(

@@ -33,6 +33,7 @@ from estimator_det.losses.classification import (
 from estimator_det.losses.localization import LocalizationLoss, smooth_l1
 from estimator_det.nets.hyperparams import make_arg_scope
 from estimator_det.predictors.two_stage import ProposalHead
+from estimator_det.protos import faster_rcnn_pb2, losses_pb2
 
 RPN_LOCALIZATION = "Loss/RPNLoss/localization_loss"
 RPN_OBJECTNESS = "Loss/RPNLoss/objectness_loss"
@@ -207,7 +208,7 @@ class RpnLoss:
 
 
 def make_proposal_network(
-    config: Any, is_training: bool, tf2_line: bool = False
+    config: faster_rcnn_pb2.FasterRcnn, is_training: bool, tf2_line: bool = False
 ) -> ProposalNetwork:
     """Builds the first stage of a `FasterRcnn` message, or raises ConfigError."""
     kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
@@ -242,7 +243,7 @@ def make_proposal_network(
     )
 
 
-def make_rpn_loss(config: Any) -> RpnLoss:
+def make_rpn_loss(config: faster_rcnn_pb2.FasterRcnn) -> RpnLoss:
     """Builds the first stage's loss of a `FasterRcnn` message, or raises ConfigError."""
     matcher = ArgMaxMatcher(
         matched_threshold=0.7,
@@ -262,7 +263,9 @@ def make_rpn_loss(config: Any) -> RpnLoss:
 
 
 def make_weighted_losses(
-    localization_weight: float, classification_weight: float, classification: Any = None
+    localization_weight: float,
+    classification_weight: float,
+    classification: Optional[losses_pb2.ClassificationLoss] = None,
 ) -> WeightedLosses:
     """Builds smooth L1 and a `ClassificationLoss` message, softmax by default."""
     loss = ClassificationLoss(softmax_cross_entropy)

@@ -8,7 +8,7 @@ image that enters the network unless an argument says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, NamedTuple, Optional, Protocol, Sequence
+from typing import Callable, Dict, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
@@ -51,6 +51,7 @@ from estimator_det.nets.object_paths import Paths
 from estimator_det.nets.roi import crop_levels, crop_regions, levels_of_boxes, split_rows
 from estimator_det.predictors.base import Prediction
 from estimator_det.predictors.two_stage import RegionBoxHead, RfcnHead, make_region_box_head
+from estimator_det.protos import box_predictor_pb2, faster_rcnn_pb2, post_processing_pb2
 
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
@@ -144,7 +145,10 @@ class CropStage:
 
 @REGION_STAGES.register("mask_rcnn_box_predictor")
 def make_crop_stage(
-    config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
+    config: box_predictor_pb2.MaskRCNNBoxPredictor,
+    model: faster_rcnn_pb2.FasterRcnn,
+    extractor: RecipeExtractor,
+    is_training: bool,
 ) -> CropStage:
     """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
     # All three have to be set: their default is 0, which R-FCN may have.
@@ -198,7 +202,10 @@ class RfcnStage:
 
 @REGION_STAGES.register("rfcn_box_predictor")
 def make_rfcn_stage(
-    config: Any, model: Any, extractor: RecipeExtractor, is_training: bool
+    config: box_predictor_pb2.RfcnBoxPredictor,
+    model: faster_rcnn_pb2.FasterRcnn,
+    extractor: RecipeExtractor,
+    is_training: bool,
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
     if extractor.recipe.is_tf2_line:
@@ -218,7 +225,9 @@ def make_rfcn_stage(
     return RfcnStage(extractor, head)
 
 
-def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool) -> RegionStage:
+def make_region_stage(
+    model: faster_rcnn_pb2.FasterRcnn, extractor: RecipeExtractor, is_training: bool
+) -> RegionStage:
     """Builds the second stage of a `FasterRcnn` message, or raises ConfigError."""
     predictor = model.second_stage_box_predictor
     kind = predictor.WhichOneof("box_predictor_oneof")
@@ -243,7 +252,7 @@ def _output(features: tf.Tensor, raw: Prediction, boxes: tf.Tensor) -> RegionOut
     )
 
 
-def make_region_assigner(config: Any) -> TargetAssigner:
+def make_region_assigner(config: faster_rcnn_pb2.FasterRcnn) -> TargetAssigner:
     """Builds the assigner of regions: the class of the best match from IoU 0.5."""
     matcher = ArgMaxMatcher(
         matched_threshold=0.5, use_matmul_gather=config.use_matmul_gather_in_matcher
@@ -297,7 +306,7 @@ class RegionSampler:
         return Regions(tf.ensure_shape(boxes, [boxes.shape[0], size, 4]), num)
 
 
-def make_region_sampler(config: Any) -> RegionSampler:
+def make_region_sampler(config: faster_rcnn_pb2.FasterRcnn) -> RegionSampler:
     """Builds the sampler of a `FasterRcnn` message, or raises ConfigError."""
     batch_size, max_proposals = config.second_stage_batch_size, config.first_stage_max_proposals
     if batch_size > max_proposals:
@@ -373,7 +382,7 @@ def select_class_codes(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf
     return tf.where(label[:, :, tf.newaxis] > 0, codes, 0.0)
 
 
-def make_region_loss(config: Any) -> RegionLoss:
+def make_region_loss(config: faster_rcnn_pb2.FasterRcnn) -> RegionLoss:
     """Builds the second stage's loss of a `FasterRcnn` message, or raises ConfigError."""
     box_weight = config.second_stage_localization_loss_weight
     class_weight = config.second_stage_classification_loss_weight
@@ -415,7 +424,7 @@ def detect_in_regions(
     )
 
 
-def make_postprocessing(config: Any) -> Postprocessing:
+def make_postprocessing(config: post_processing_pb2.PostProcessing) -> Postprocessing:
     """Builds the postprocessing of a `PostProcessing` message, or raises ConfigError."""
     # Detections of two stages are always relative to the real image.
     nms = make_nms_options(config.batch_non_max_suppression)

@@ -33,6 +33,7 @@ from estimator_det.nets.object_paths import (
     functional,
     nested,
 )
+from estimator_det.protos import ssd_pb2
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor",
@@ -119,7 +120,7 @@ class Recipe(RecipeRules):
 
     functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
 
-    def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
+    def __call__(self, config: ssd_pb2.SsdFeatureExtractor, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)
         return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
 
@@ -248,7 +249,9 @@ def _run_all_layers(last: tf.Tensor, maps: Tuple[tf.Tensor, ...]) -> Tuple[tf.Te
         return tuple(tf.identity(features) for features in maps)
 
 
-def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+def _make_options(
+    recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor, is_training: bool
+) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
     _check_fields(config.type, recipe, config)
     effective_config = recipe.effective_fields(config)
@@ -281,7 +284,7 @@ def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOp
     )
 
 
-def _fpn_levels(recipe: Recipe, config: Any) -> FpnLevels:
+def _fpn_levels(recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor) -> FpnLevels:
     fpn, fixed = config.fpn, recipe.fixed_levels
     levels = FpnLevels(fpn.min_level, fpn.max_level, fpn.additional_layer_depth)
     if levels.max_level < levels.min_level:
@@ -303,7 +306,7 @@ def _fpn_levels(recipe: Recipe, config: Any) -> FpnLevels:
     return levels
 
 
-def _check_fields(name: str, recipe: Recipe, config: Any) -> None:
+def _check_fields(name: str, recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor) -> None:
     if recipe.needs_override and not getattr(config, OVERRIDE):
         raise ConfigError(
             f"feature_extractor.{OVERRIDE}",
@@ -350,7 +353,7 @@ def register_keras(
     register_recipe(name + KERAS, recipe)
 
 
-def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
+def make_extractor(config: ssd_pb2.SsdFeatureExtractor, is_training: bool) -> RecipeExtractor:
     """Builds the extractor of a `SsdFeatureExtractor` message, but no graph.
 
     Batch norm learns with `is_training`, unless the message has `batch_norm_trainable: false`.

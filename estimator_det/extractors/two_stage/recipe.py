@@ -43,6 +43,7 @@ from estimator_det.nets.object_paths import (
     functional,
     nested,
 )
+from estimator_det.protos import faster_rcnn_pb2
 
 FIRST_STAGE_SCOPE = "FirstStageFeatureExtractor"
 SECOND_STAGE_SCOPE = "SecondStageFeatureExtractor"
@@ -99,7 +100,9 @@ class Recipe(RecipeRules):
 
     functions: ClassVar[Tuple[str, ...]] = ("first_stage", "second_stage")
 
-    def __call__(self, config: Any, is_training: bool) -> RecipeExtractor:
+    def __call__(
+        self, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
+    ) -> RecipeExtractor:
         recipe = self.with_parameters(config)
         return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
 
@@ -207,7 +210,9 @@ class RecipeExtractor:
             yield
 
 
-def _make_options(recipe: Recipe, config: Any, is_training: bool) -> ExtractorOptions:
+def _make_options(
+    recipe: Recipe, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
+) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
     stride = config.first_stage_features_stride
     if stride not in recipe.strides:
@@ -253,7 +258,9 @@ def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> N
     EXTRACTORS.register(name, *aliases)(recipe)
 
 
-def make_extractor(config: Any, is_training: bool) -> RecipeExtractor:
+def make_extractor(
+    config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
+) -> RecipeExtractor:
     """Builds the extractor of a `FasterRcnnFeatureExtractor` message, but no graph.
 
     If the model trains, batch norm learns only if the message has `batch_norm_trainable: true`.
