@@ -26,6 +26,7 @@ from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Context, Detector, make_detector
+from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.loaded_model import image_feed
 from inputs import schema, serving
@@ -184,7 +185,7 @@ class RestoredNetwork:
 
 @contextlib.contextmanager
 def restored_network(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint_prefix: str,
     folder: str,
     options: ExportOptions,
@@ -250,7 +251,10 @@ def _remove_unused_functions(graph_def: Any) -> None:
 
 
 def _build_signatures(
-    detector: Detector, config: Any, options: ExportOptions, label_map: Optional[str]
+    detector: Detector,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    options: ExportOptions,
+    label_map: Optional[str],
 ) -> Tuple[List[BuiltInput], Dict[str, Any]]:
     """The networks, which share the variables, and SignatureDefs by input type.
 

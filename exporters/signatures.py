@@ -7,11 +7,12 @@ flags have the form of the reference's: `1,2000,2057/1`, `float,int` and
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.check_model import context_shape
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.protos import model_pb2
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES
 from inputs import schema
 from inputs.serving import FILES, INPUT_TYPES
@@ -133,7 +134,7 @@ class SideInput(NamedTuple):
     shape: Tuple[Optional[int], ...]  # None for any length
 
 
-def model_side_inputs(model: Any) -> Dict[str, SideInput]:
+def model_side_inputs(model: model_pb2.DetectionModel) -> Dict[str, SideInput]:
     """The side inputs that a `DetectionModel` message needs by name, for any number of images."""
     shape = context_shape(model)
     if shape is None:
@@ -143,7 +144,9 @@ def model_side_inputs(model: Any) -> Dict[str, SideInput]:
     return {features.name: features, size.name: size}
 
 
-def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[SideInput, ...]:
+def parse_side_inputs(
+    shapes: str, types: str, names: str, model: model_pb2.DetectionModel
+) -> Tuple[SideInput, ...]:
     """Side inputs of the flags; an empty text gives what the model needs.
 
     Args:
@@ -171,7 +174,7 @@ def parse_side_inputs(shapes: str, types: str, names: str, model: Any) -> Tuple[
 
 
 def check_side_inputs(
-    model: Any, side_inputs: Optional[Sequence[SideInput]]
+    model: model_pb2.DetectionModel, side_inputs: Optional[Sequence[SideInput]]
 ) -> Tuple[SideInput, ...]:
     """The side inputs of an export, none where None is given."""
     needed = model_side_inputs(model)

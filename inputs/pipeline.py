@@ -24,7 +24,7 @@ from estimator_det.config.field_rules import check_ranges_or_raise
 from estimator_det.config.problem import refuse
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
-from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
+from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2, train_pb2
 from inputs.augment import check_steps, make_steps
 from inputs.augment.mixing import num_sources
 from inputs.bad_records.log import FaultLog
@@ -131,7 +131,9 @@ def create_train_input_fn(
     return input_fn
 
 
-def _augmentation(train_config: Any, reader: Any, num_classes: int) -> List[Any]:
+def _augmentation(
+    train_config: train_pb2.TrainConfig, reader: input_reader_pb2.InputReader, num_classes: int
+) -> List[Any]:
     """The steps of augmentation, which suit the reader and the classes."""
     refuse(check_augmentation(train_config.data_augmentation_options, num_classes))
     steps = make_steps(train_config.data_augmentation_options)
@@ -291,10 +293,10 @@ def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, defau
 
 
 def _collate_options(
-    pipeline_config: Any,
-    model: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    model: model_pb2.DetectionModel,
     path: str,
-    reader: Any,
+    reader: input_reader_pb2.InputReader,
     preprocess: Preprocess,
     **options: Any,
 ) -> CollateOptions:
@@ -313,7 +315,9 @@ def _policy(reader: input_reader_pb2.InputReader, collate: CollateOptions) -> Ba
     return make_policy(reader, collate.num_classes, collate.max_boxes, collate.context_shape[1])
 
 
-def _evaluated_path(reader: Any, pipeline_config: Any) -> str:
+def _evaluated_path(
+    reader: input_reader_pb2.InputReader, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig
+) -> str:
     """Path of the reader of an evaluation; a reader of the caller is an evaluation reader."""
     paths = {f"eval_input_reader[{i}].": r for i, r in enumerate(pipeline_config.eval_input_reader)}
     paths[TRAIN_READER] = pipeline_config.train_input_reader

@@ -85,7 +85,9 @@ def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
 
 
 def evaluate_model(
-    model: LoadedModel, records_config: Any, num_images: Optional[int]
+    model: LoadedModel,
+    records_config: pipeline_pb2.TrainEvalPipelineConfig,
+    num_images: Optional[int],
 ) -> Dict[str, float]:
     """The metrics of a model on records, image by image in their own sizes.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from typing import Any, NamedTuple, Optional, Tuple, Type
+from typing import NamedTuple, Optional, Tuple, Type
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.protos import pipeline_pb2
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
 from exporters.reading.published import Published
@@ -47,7 +48,7 @@ class ExportFormat:
     variant: Optional[Variant] = None
     start: Optional[re.Pattern[bytes]] = None
 
-    def check(self, config: Any, options: ExportOptions) -> None:
+    def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         """Raises ConfigError for what cannot be written, before anything slow."""
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
@@ -75,11 +76,13 @@ class ExportFormat:
         """
         raise NotImplementedError
 
-    def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
+    def tolerance(
+        self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions
+    ) -> Tolerance:
         """The largest differences from the checkpoint."""
         return EXACT
 
-    def limits(self, config: Any, options: ExportOptions) -> str:
+    def limits(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> str:
         """Limits of a written model that its user must know; empty without any."""
         return ""
 
@@ -122,6 +125,6 @@ def num_bytes(path: str) -> int:
     return sum(int(tf.io.gfile.stat(each).length) for each in paths)
 
 
-def is_quantized(config: Any) -> bool:
+def is_quantized(config: pipeline_pb2.TrainEvalPipelineConfig) -> bool:
     """True if a `TrainEvalPipelineConfig` simulates quantization."""
     return bool(config.graph_rewriter.HasField("quantization"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Optional, Sequence
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console import printing
 from estimator_det.detectors.base import make_detector
+from estimator_det.protos import model_pb2, pipeline_pb2, ssd_pb2
 from exporters.formats.base import Tolerance
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.serving import make_receiver
@@ -34,7 +35,7 @@ class Difference(NamedTuple):
 class CheckpointDetector(LoadedModel):
     """A checkpoint of an export in the graph of its configuration."""
 
-    def __init__(self, config: Any, checkpoint: str) -> None:
+    def __init__(self, config: pipeline_pb2.TrainEvalPipelineConfig, checkpoint: str) -> None:
         super().__init__(checkpoint, {}, "")
         detector = make_detector(config.model, False, config.graph_rewriter)
         with tf.Graph().as_default() as graph:
@@ -49,7 +50,7 @@ class CheckpointDetector(LoadedModel):
 
 
 def compare(
-    model_config: Any,
+    model_config: model_pb2.DetectionModel,
     expected: Sequence[Dict[str, np.ndarray]],
     model: LoadedModel,
     images: Sequence[np.ndarray],
@@ -179,7 +180,7 @@ def _of_suppression(
     return _difference(scores[rows, nearest], boxes[rows, nearest])
 
 
-def _keeps_scores(ssd: Any) -> bool:
+def _keeps_scores(ssd: ssd_pb2.Ssd) -> bool:
     """Whether detections have the scores, and the frame, of raw predictions."""
     nms = ssd.post_processing.batch_non_max_suppression
     resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")

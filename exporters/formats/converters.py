@@ -21,6 +21,7 @@ from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import ExportFormat, is_quantized, missing_runtime
 from exporters.network import ExportOptions, RestoredNetwork
 from inputs.serving import INPUT_TYPES
@@ -77,7 +78,7 @@ class GraphFormat(ExportFormat):
     # TensorFlow would spend most of its time on that.
     uses_tensorflow = False
 
-    def check(self, config: Any, options: ExportOptions) -> None:
+    def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         tensors = [name for name in INPUT_TYPES if INPUT_TYPES.get(name) is not tf.string]
         if options.input_types[0] not in tensors:
             raise ConfigError(

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from estimator_det.compat import tf
 from estimator_det.config import files, pipeline, plugins
 from estimator_det.files import ownership
+from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
 from exporters.formats.base import FORMATS, ExportFormat, num_bytes
@@ -70,7 +71,7 @@ class ExportedModel(NamedTuple):
 
 
 def export_saved_model(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint_prefix: str,
     output_dir: str,
     options: Optional[ExportOptions] = None,
@@ -97,7 +98,7 @@ def export_saved_model(
 
 
 def export_formats(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint_prefix: str,
     output_dir: str,
     formats: Sequence[ExportFormat],
@@ -137,7 +138,7 @@ def export_formats(
 
 
 def _export(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint_prefix: str,
     output_dir: str,
     formats: Sequence[ExportFormat],
@@ -180,7 +181,11 @@ def _export(
     return export
 
 
-def _checked(config: Any, formats: Sequence[ExportFormat], options: ExportOptions) -> ExportOptions:
+def _checked(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    formats: Sequence[ExportFormat],
+    options: ExportOptions,
+) -> ExportOptions:
     """The options with resolved input types; refuses what cannot be written, before it is slow."""
     types = signatures.resolve_input_types(options.input_types, additional_channels(config))
     options = dataclasses.replace(options, input_types=types)

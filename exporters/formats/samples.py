@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import List, Sequence
 
 import numpy as np
 
 from estimator_det.compat import failures, tf
+from estimator_det.protos import pipeline_pb2
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
 from inputs.decoding.decoder import decode_example_image
@@ -17,7 +18,9 @@ COMPARED = 2  # images that a written model is compared on
 CALIBRATED = 100  # images that the ranges of int8 are measured on
 
 
-def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarray]:
+def sample_images(
+    config: pipeline_pb2.TrainEvalPipelineConfig, paths: Sequence[str], most: int
+) -> List[np.ndarray]:
     """Up to `most` images, each uint8 [h, w, 3] RGB.
 
     Args:
@@ -48,7 +51,9 @@ def sample_images(config: Any, paths: Sequence[str], most: int) -> List[np.ndarr
     return []
 
 
-def images_to_compare(config: Any, paths: Sequence[str]) -> List[np.ndarray]:
+def images_to_compare(
+    config: pipeline_pb2.TrainEvalPipelineConfig, paths: Sequence[str]
+) -> List[np.ndarray]:
     """COMPARED images of `sample_images`; drawn shapes where the configuration has no records."""
     images = sample_images(config, paths, COMPARED)
     # Detectors answer noise with next to nothing, so that a comparison would show little.

@@ -19,6 +19,7 @@ from estimator_det.compat.private import saved_model_message
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, plain
+from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
 from exporters.loaded_model import (
@@ -91,7 +92,7 @@ class SavedModel(ExportFormat):
             tf.io.gfile.copy(network.thresholds, os.path.join(path, score_thresholds.IN_EXPORTS))
         return True
 
-    def check(self, config: Any, options: ExportOptions) -> None:
+    def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         if options.precision == FLOAT32:
             return
         if config.model.WhichOneof("model") != "ssd" or is_quantized(config):
@@ -107,7 +108,9 @@ class SavedModel(ExportFormat):
                 f"leave --trainable out, or give {FLOAT32}",
             )
 
-    def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
+    def tolerance(
+        self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions
+    ) -> Tolerance:
         return EXACT if options.precision == FLOAT32 else _NARROW
 
     def recognizes(self, path: str) -> bool:

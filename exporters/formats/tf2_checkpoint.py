@@ -13,6 +13,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import KERAS
+from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import FORMATS, ExportFormat
 from exporters.network import ExportOptions, RestoredNetwork
 from exporters.reading.published import Published, read_checkpoint
@@ -28,7 +29,7 @@ class Tf2Checkpoint(ExportFormat):
     name = NAME
     file = NAME
 
-    def check(self, config: Any, options: ExportOptions) -> None:
+    def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         kind = config.model.WhichOneof("model")
         name = getattr(config.model, kind).feature_extractor.type
         if not name.endswith(KERAS):

@@ -19,6 +19,7 @@ from estimator_det.compat.private import tflite_quantization
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
+from estimator_det.protos import pipeline_pb2, ssd_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.samples import CALIBRATED, sample_images
@@ -86,7 +87,7 @@ class Tflite(ExportFormat):
     variant = staticmethod(raw_outputs)
     start = re.compile(b"(?s).{4}" + IDENTIFIER)
 
-    def check(self, config: Any, options: ExportOptions) -> None:
+    def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         check_tflite(config, options.tflite)
         if is_quantized(config):
             if options.quantize is not None:
@@ -133,10 +134,12 @@ class Tflite(ExportFormat):
     def read(self, path: str) -> Published:
         return read_tflite(path)
 
-    def tolerance(self, config: Any, options: ExportOptions) -> Tolerance:
+    def tolerance(
+        self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions
+    ) -> Tolerance:
         return _TOLERANCES["int8" if is_quantized(config) else options.quantize]
 
-    def limits(self, config: Any, options: ExportOptions) -> str:
+    def limits(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> str:
         if not options.tflite.add_postprocessing_op:
             return ""
         numbers = postprocessing_options(config.model.ssd, options.tflite)
@@ -243,7 +246,7 @@ class TfliteDetector(LoadedModel):
         return np.clip(np.round(values / scale + zero), limits.min, limits.max).astype(dtype)
 
 
-def check_tflite(config: Any, options: TfliteOptions) -> None:
+def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: TfliteOptions) -> None:
     """Refuses what an SSD in TFLite cannot be."""
     kind = config.model.WhichOneof("model")
     if kind != "ssd":
@@ -348,18 +351,18 @@ def input_range(normalization: Normalization) -> Tuple[float, float]:
     return -least * deviation, deviation
 
 
-def completed(options: TfliteOptions, ssd: Any) -> TfliteOptions:
+def completed(options: TfliteOptions, ssd: ssd_pb2.Ssd) -> TfliteOptions:
     """The options with the numbers of an `Ssd` message where they have none."""
     nms = ssd.post_processing.batch_non_max_suppression
-    numbers = {
-        "max_detections": nms.max_total_detections,
-        "detections_per_class": nms.max_detections_per_class,
-    }
-    missing = {name: n for name, n in numbers.items() if getattr(options, name) is None}
-    return dataclasses.replace(options, **missing)
+    total, per_class = options.max_detections, options.detections_per_class
+    return dataclasses.replace(
+        options,
+        max_detections=nms.max_total_detections if total is None else total,
+        detections_per_class=nms.max_detections_per_class if per_class is None else per_class,
+    )
 
 
-def postprocessing_options(ssd: Any, options: TfliteOptions) -> Dict[str, Any]:
+def postprocessing_options(ssd: ssd_pb2.Ssd, options: TfliteOptions) -> Dict[str, Any]:
     """The options of POSTPROCESS for an `Ssd` message, by the names of the reference's.
 
     Those with an underscore are read by converters, not by the operation.

@@ -8,11 +8,12 @@ changes no detection.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import model_pb2
 
 LAST = "last"
 ORDER_2017 = "2017"
@@ -28,7 +29,7 @@ class Layout(NamedTuple):
     order: List[int]  # position in the order of 2017 of each of our anchors
 
 
-def layouts_of(model: Any, places: Sequence[int]) -> Optional[List[Layout]]:
+def layouts_of(model: model_pb2.DetectionModel, places: Sequence[int]) -> Optional[List[Layout]]:
     """Layout of each feature map; None for models whose anchors have one order only.
 
     Args:

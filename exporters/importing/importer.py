@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from estimator_det.config import files, pipeline, plugins
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console.printing import counted, escaped
 from estimator_det.files import ownership
+from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.formats import FORMATS, places, tf2_checkpoint
 from exporters.formats.base import ExportFormat
 from exporters.image_files import list_images
@@ -56,7 +57,7 @@ class Imported(NamedTuple):
 
 def import_model(
     published: Published,
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     output_dir: str,
     *,
     anchor_order: Optional[str] = None,
@@ -112,7 +113,7 @@ def import_model(
 
 
 def _under_own_names(
-    published: Published, model: OwnModel, config: Any
+    published: Published, model: OwnModel, config: model_pb2.DetectionModel
 ) -> Tuple[Published, List[str]]:
     """A checkpoint's content by the names of our variables, without slots, and notes about that.
 
@@ -190,7 +191,7 @@ def _model_in(chosen: ExportFormat, path: str) -> str:
     return path
 
 
-def _absent(mapped: Mapped, published: Published, model: Any) -> List[str]:
+def _absent(mapped: Mapped, published: Published, model: model_pb2.DetectionModel) -> List[str]:
     rows = [row for row in mapped.rows if row.state in (MISSING, OTHER_SHAPE)]
     if not rows:
         return []
@@ -239,7 +240,11 @@ def _of_statistics(num_neutral: int, has_folded: bool, calibrates: bool) -> List
 
 
 def _apply_anchor_order(
-    own_model: OwnModel, published: Published, mapped: Mapped, model: Any, chosen: Optional[str]
+    own_model: OwnModel,
+    published: Published,
+    mapped: Mapped,
+    model: model_pb2.DetectionModel,
+    chosen: Optional[str],
 ) -> Tuple[List[str], List[str]]:
     """Permutes heads of the order of 2017; returns notes and warnings."""
     layouts = layouts_of(model, own_model.places)
@@ -284,7 +289,7 @@ def _write_beside(
     mapped: Mapped,
     notes: List[str],
     warnings: List[str],
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> Imported:
     """Writes label map, report and configuration beside the checkpoint."""
     label_map = os.path.join(output_dir, LABEL_MAP_FILE)

@@ -12,6 +12,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector, make_detector
+from estimator_det.protos import pipeline_pb2
 from exporters.image_files import read_image
 from exporters.reading import graphs
 from exporters.reading.published import Norm, Structure
@@ -38,7 +39,7 @@ class OwnModel(NamedTuple):
         session.run([setters[name] for name in values], fed)
 
 
-def build_own_model(config: Any) -> OwnModel:
+def build_own_model(config: pipeline_pb2.TrainEvalPipelineConfig) -> OwnModel:
     """Builds the model of a `TrainEvalPipelineConfig`."""
     detector = make_detector(config.model, is_training=False)
     channels = serving.additional_channels(config)

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config import files, pipeline
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import model_pb2
 from exporters.reading.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation
 
@@ -70,7 +71,7 @@ def propose_config(published: Published) -> Any:
     return config
 
 
-def explain_shapes(published: Published, model: Any) -> List[str]:
+def explain_shapes(published: Published, model: model_pb2.DetectionModel) -> List[str]:
     """A sentence for each option of a model that is another one in the configuration proposed.
 
     Args:

@@ -17,11 +17,13 @@ import functools
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import check_ranges
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError, is_repeated, nearest
+from estimator_det.protos import preprocessor_pb2
 from inputs.schema import PER_BOX_FIELDS, Sample
 
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
@@ -63,7 +65,7 @@ class AugmentationStep:
         return self.function.num_records
 
 
-def make_steps(steps: Sequence[Any]) -> List[AugmentationStep]:
+def make_steps(steps: Sequence[preprocessor_pb2.PreprocessingStep]) -> List[AugmentationStep]:
     """Looks up and checks the functions of `PreprocessingStep`s."""
     chain: List[AugmentationStep] = []
     for index, step in enumerate(steps):
@@ -90,7 +92,9 @@ def apply_steps(
     return sample
 
 
-def _find_function(step: Any, where: str) -> Tuple[str, StepFunction]:
+def _find_function(
+    step: preprocessor_pb2.PreprocessingStep, where: str
+) -> Tuple[str, StepFunction]:
     name = step.WhichOneof("preprocessing_step")
     if name is None:
         raise ConfigError(None, f"{where} is empty", f"set one of {sorted(AUGMENTATIONS)}")
@@ -127,7 +131,7 @@ def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]
     return lambda function: StepFunction(function, check)
 
 
-def _check_numbers(config: Any, prefix: str = "") -> None:
+def _check_numbers(config: Message, prefix: str = "") -> None:
     """Checks the ranges of all numbers of a step, and that no minimum exceeds its maximum."""
     complete = copy.deepcopy(config)
     names = [

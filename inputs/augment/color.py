@@ -6,10 +6,11 @@ change only the first three channels, and clip them to 0..255.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from typing import Callable, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
@@ -74,6 +75,14 @@ def distort(
     return sample if ordering == 1 else scale_contrast(sample, contrast)
 
 
+AdjustMessage = Union[
+    preprocessor_pb2.RandomAdjustBrightness,
+    preprocessor_pb2.RandomAdjustContrast,
+    preprocessor_pb2.RandomAdjustHue,
+    preprocessor_pb2.RandomAdjustSaturation,
+]
+
+
 def _adjusting(change: Callable[[Sample, tf.Tensor], Sample]) -> Callable[..., Sample]:
     """A step that changes an image by one number, drawn from [min_delta, max_delta).
 
@@ -81,7 +90,7 @@ def _adjusting(change: Callable[[Sample, tf.Tensor], Sample]) -> Callable[..., S
     """
 
     @float_image
-    def adjust(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    def adjust(sample: Sample, seed: tf.Tensor, config: AdjustMessage) -> Sample:
         least = getattr(config, "min_delta", -config.max_delta)
         return change(sample, random_between(seed, least, config.max_delta))
 
@@ -96,7 +105,9 @@ AUGMENTATIONS.register("random_adjust_saturation")(_adjusting(scale_saturation))
 
 @AUGMENTATIONS.register("random_distort_color")
 @float_image
-def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_distort_color(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomDistortColor
+) -> Sample:
     """Changes brightness (up to 32/255), saturation, hue (up to 0.2), contrast (0.5 to 1.5).
 
     The order is that of `color_ordering` 0; ordering 1 has contrast second.
@@ -114,7 +125,9 @@ def random_distort_color(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
 
 @AUGMENTATIONS.register("random_pixel_value_scale")
 @float_image
-def random_pixel_value_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_pixel_value_scale(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomPixelValueScale
+) -> Sample:
     """Multiplies each value of each pixel by a separate factor from [minval, maxval)."""
     factors = tf.random.stateless_uniform(
         tf.shape(sample.image), seed, config.minval, config.maxval
@@ -134,7 +147,7 @@ def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
 
 @AUGMENTATIONS.register("rgb_to_gray")
 @float_image
-def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RGBtoGray) -> Sample:
     """Converts RGB [h, w, 3] to brightness [h, w, 1]; ConfigError without three channels."""
     channels = sample.image.shape[-1]
     if channels not in (None, 3):
@@ -148,7 +161,9 @@ def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("random_rgb_to_gray")
 @float_image
-def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_rgb_to_gray(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomRGBtoGray
+) -> Sample:
     """Replaces the three colour channels by their brightness, with a probability."""
 
     def gray(old: Sample) -> Sample:
@@ -159,7 +174,7 @@ def random_rgb_to_gray(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("adjust_gamma")
 @float_image
-def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def adjust_gamma(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.AdjustGamma) -> Sample:
     """Maps values of the colour channels to gain * value ^ gamma, in units of 0..1."""
 
     def change(rgb: tf.Tensor) -> tf.Tensor:
@@ -170,7 +185,9 @@ def adjust_gamma(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("normalize_image")
 @float_image
-def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def normalize_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.NormalizeImage
+) -> Sample:
     """Maps [original_minval, original_maxval] linearly to [target_minval, target_maxval]."""
     scale = (config.target_maxval - config.target_minval) / (
         config.original_maxval - config.original_minval
@@ -181,7 +198,9 @@ def normalize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("subtract_channel_mean")
 @float_image
-def subtract_channel_mean(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def subtract_channel_mean(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SubtractChannelMean
+) -> Sample:
     """Subtracts `means`, one per channel; an empty list leaves the image unchanged."""
     means = list(config.means)
     if not means:
@@ -212,7 +231,9 @@ def compress(image: tf.Tensor, quality: tf.Tensor) -> tf.Tensor:
 
 
 @AUGMENTATIONS.register("random_jpeg_quality")
-def random_jpeg_quality(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_jpeg_quality(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomJpegQuality
+) -> Sample:
     """Compresses as JPEG, except with probability `random_coef`."""
     chance_seed, quality_seed = split_seed(seed, 2)
     quality = random_integer(quality_seed, config.min_jpeg_quality, config.max_jpeg_quality)

@@ -7,9 +7,10 @@ paper. The paper flips and scales both images first: earlier steps do so with ea
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence
+from typing import Dict, Optional, Sequence
 
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs import schema
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -90,7 +91,9 @@ def _image_level(
 
 @AUGMENTATIONS.register("copy_paste")
 @mixes(2, needs_masks=True)
-def copy_paste(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
+def copy_paste(
+    samples: Sequence[Sample], seed: tf.Tensor, config: preprocessor_pb2.CopyPaste
+) -> Sample:
     """Pastes random objects of the second image, scaled and moved, onto the first."""
     sample, source = samples
     scale_seed, position_seed, offset_seed, choice_seed = split_seed(seed, 4)

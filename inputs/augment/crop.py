@@ -13,6 +13,7 @@ import functools
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     choose,
@@ -205,13 +206,17 @@ def crop_to_aspect_ratio(
 
 
 @AUGMENTATIONS.register("random_crop_image")
-def random_crop_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_crop_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomCropImage
+) -> Sample:
     """Crops by the operation of the step."""
     return apply_crop(sample, [config], draw_crop(sample, seed, [config]))
 
 
 @AUGMENTATIONS.register("random_crop_to_aspect_ratio")
-def random_crop_to_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_crop_to_aspect_ratio(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomCropToAspectRatio
+) -> Sample:
     """Cuts rows or columns at a random place until width / height is `aspect_ratio`."""
     clip = tf.constant(config.clip_boxes)
     return crop_to_aspect_ratio(sample, seed, config.aspect_ratio, config.overlap_thresh, clip)

@@ -6,10 +6,11 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Sequence, Tuple
+from typing import Callable, Sequence, Tuple, Union
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     StepFunction,
@@ -79,14 +80,28 @@ def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
 def _moving(step: str, move: Callable[[Sample], Sample], field: str) -> StepFunction:
     """A step that moves everything with a probability; `field` is its permutation of keypoints."""
 
-    def check(config: Any) -> None:
+    def check(
+        config: Union[
+            preprocessor_pb2.RandomHorizontalFlip,
+            preprocessor_pb2.RandomRotation90,
+            preprocessor_pb2.RandomVerticalFlip,
+        ],
+    ) -> None:
         permutation = list(getattr(config, field))
         if sorted(permutation) != list(range(len(permutation))):
             raise ConfigError(
                 field, f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once"
             )
 
-    def move_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    def move_randomly(
+        sample: Sample,
+        seed: tf.Tensor,
+        config: Union[
+            preprocessor_pb2.RandomHorizontalFlip,
+            preprocessor_pb2.RandomRotation90,
+            preprocessor_pb2.RandomVerticalFlip,
+        ],
+    ) -> Sample:
         permutation = list(getattr(config, field))
         count = None if sample.keypoints is None else sample.keypoints.shape[1]
         if sample.keypoints is not None and not permutation and field == FLIP_PERMUTATION:
@@ -159,7 +174,7 @@ def resize_by(sample: Sample, size: tf.Tensor, method: tf.Tensor) -> Sample:
 
 @AUGMENTATIONS.register("resize_image")
 @float_image
-def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def resize_image(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.ResizeImage) -> Sample:
     """Resizes to new_height x new_width by the configured method."""
     method = getattr(tf.image.ResizeMethod, config.Method.Name(config.method))
     return resize(sample, tf.constant([config.new_height, config.new_width]), method)
@@ -167,7 +182,9 @@ def resize_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("random_resize_method")
 @float_image
-def random_resize_method(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_resize_method(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomResizeMethod
+) -> Sample:
     """Resizes to target_height x target_width by one of four methods, all equally likely."""
     method = random_integer(seed, 0, len(RESIZE_METHODS))
     return resize_by(sample, tf.constant([config.target_height, config.target_width]), method)
@@ -175,7 +192,9 @@ def random_resize_method(sample: Sample, seed: tf.Tensor, config: Any) -> Sample
 
 @AUGMENTATIONS.register("random_image_scale")
 @float_image
-def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_image_scale(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomImageScale
+) -> Sample:
     """Resizes by a factor from [min_scale_ratio, max_scale_ratio), corners aligned."""
     factor = random_between(seed, config.min_scale_ratio, config.max_scale_ratio)
     size = tf.cast(tf.cast(image_size(sample.image), tf.float32) * factor, tf.int32)
@@ -183,7 +202,7 @@ def random_image_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
     return resize(sample, size, tf.image.ResizeMethod.BILINEAR, align_corners=True)
 
 
-def _target_pixels(config: Any) -> Tuple[int, int]:
+def _target_pixels(config: preprocessor_pb2.RandomDownscaleToTargetPixels) -> Tuple[int, int]:
     """Bounds of the number of pixels; the reference's upper bound is not the schema's default."""
     if not config.HasField("max_target_pixels"):
         return config.min_target_pixels, UNSET_MAX_TARGET_PIXELS
@@ -193,7 +212,9 @@ def _target_pixels(config: Any) -> Tuple[int, int]:
 @AUGMENTATIONS.register("random_downscale_to_target_pixels")
 @checked_by(lambda config: check_order("min_target_pixels", *_target_pixels(config)))
 @float_image
-def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_downscale_to_target_pixels(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomDownscaleToTargetPixels
+) -> Sample:
     """Shrinks larger images to a random number of pixels, except with probability `random_coef`."""
     chance_seed, pixels_seed = split_seed(seed, 2)
     pixels = random_integer(pixels_seed, *_target_pixels(config))
@@ -210,7 +231,9 @@ def random_downscale_to_target_pixels(sample: Sample, seed: tf.Tensor, config: A
 
 
 @AUGMENTATIONS.register("scale_boxes_to_pixel_coordinates")
-def scale_boxes_to_pixel_coordinates(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def scale_boxes_to_pixel_coordinates(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.ScaleBoxesToPixelCoordinates
+) -> Sample:
     """Converts boxes and keypoints from normalized to pixel coordinates; must be the last step."""
     size = tf.cast(image_size(sample.image), tf.float32)
     keypoints = None if sample.keypoints is None else sample.keypoints * size
@@ -229,7 +252,9 @@ def repeat_image(sample: Sample, axis: int) -> Sample:
 
 
 @AUGMENTATIONS.register("random_self_concat_image")
-def random_self_concat_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_self_concat_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomSelfConcatImage
+) -> Sample:
     """Repeats the image below itself, then the result beside itself, independently at random."""
     probabilities = (config.concat_vertical_probability, config.concat_horizontal_probability)
     for axis, axis_seed in enumerate(split_seed(seed, 2)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
@@ -41,7 +39,7 @@ def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> t
     return tf.clip_by_value(sides, 0.0, 1.0)
 
 
-def _check_jitter(config: Any) -> None:
+def _check_jitter(config: preprocessor_pb2.RandomJitterBoxes) -> None:
     if config.ratio > 1 and config.jitter_mode not in _EXPANDING:
         message = f"is {config.ratio:g}; it must be at most 1 except in modes that EXPAND"
         raise ConfigError("ratio", message)
@@ -49,7 +47,9 @@ def _check_jitter(config: Any) -> None:
 
 @AUGMENTATIONS.register("random_jitter_boxes")
 @checked_by(_check_jitter)
-def random_jitter_boxes(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_jitter_boxes(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomJitterBoxes
+) -> Sample:
     """Moves the sides of all boxes; masks, keypoints and `area` still describe the object."""
     num_fractions = 2 if config.jitter_mode in SYMMETRIC + SYMMETRIC_XY else 4
     fractions = uniform([tf.shape(sample.boxes)[0], num_fractions], seed)
@@ -64,20 +64,22 @@ def drop_label(sample: Sample, fractions: tf.Tensor, label: int, probability: fl
 
 
 @AUGMENTATIONS.register("drop_label_probabilistically")
-def drop_label_probabilistically(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def drop_label_probabilistically(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.DropLabelProbabilistically
+) -> Sample:
     """Drops each box of the class `label` with `drop_probability`."""
     fractions = uniform(tf.shape(sample.classes), seed)
     return drop_label(sample, fractions, config.label, config.drop_probability)
 
 
-def _check_remap(config: Any) -> None:
+def _check_remap(config: preprocessor_pb2.RemapLabels) -> None:
     if not config.original_labels:
         raise ConfigError("original_labels", "is empty", "list the ids of the classes to rename")
 
 
 @AUGMENTATIONS.register("remap_labels")
 @checked_by(_check_remap)
-def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def remap_labels(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RemapLabels) -> Sample:
     """Replaces the class ids `original_labels` by the id `new_label`."""
     classes = sample.classes
     originals = tf.constant(list(config.original_labels), classes.dtype)
@@ -86,7 +88,9 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
-def convert_class_logits_to_softmax(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def convert_class_logits_to_softmax(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.ConvertClassLogitsToSoftmax
+) -> Sample:
     """Converts multiclass scores [n, K + 1] from logits to probabilities; ConfigError if absent."""
     if sample.multiclass_scores is None:
         raise ConfigError(

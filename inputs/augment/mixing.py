@@ -20,10 +20,11 @@ whole image become:
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
 from inputs.augment.base import (
     AugmentationStep,
@@ -53,7 +54,9 @@ def mixes(
 ) -> Callable[[Mixture], StepFunction]:
     """Decorates a step that mixes `num_records` samples; `check` as in `checked_by`."""
 
-    def check_config(config: Any) -> None:
+    def check_config(
+        config: Union[preprocessor_pb2.CopyPaste, preprocessor_pb2.MixUp, preprocessor_pb2.Mosaic],
+    ) -> None:
         if config.HasField("stop_at_step") and not config.stop_at_step:
             raise ConfigError("stop_at_step", "is 0, so no step would be applied", "remove it")
         check(config)
@@ -61,7 +64,7 @@ def mixes(
     return lambda function: StepFunction(function, check_config, num_records, needs_masks)
 
 
-def check_steps(chain: Sequence[AugmentationStep], reader: Any) -> None:
+def check_steps(chain: Sequence[AugmentationStep], reader: input_reader_pb2.InputReader) -> None:
     """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
     for number, step in enumerate(chain):
         if step.num_records == 1:

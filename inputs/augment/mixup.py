@@ -6,9 +6,10 @@ Source: Zhang et al., Bag of Freebies for Training Object Detection Neural Netwo
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Sequence
 
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, image_size, uniform
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import pad
@@ -53,6 +54,6 @@ def random_share(seed: tf.Tensor, alpha: float) -> tf.Tensor:
 
 @AUGMENTATIONS.register("mixup")
 @mixes(2)
-def mixup(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
+def mixup(samples: Sequence[Sample], seed: tf.Tensor, config: preprocessor_pb2.MixUp) -> Sample:
     """Blends two images with a share from Beta(alpha, alpha), and keeps the boxes of both."""
     return blend(samples, random_share(seed, config.alpha), config.scale_weights)

@@ -11,6 +11,7 @@ from typing import Any, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split_seed, uniform
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import extend, mean_color, read_color
@@ -53,7 +54,7 @@ def arrange(
     return merge(parts)._replace(image=tf.concat(rows, axis=0))
 
 
-def _check(config: Any) -> None:
+def _check(config: preprocessor_pb2.Mosaic) -> None:
     if config.HasField("height") != config.HasField("width"):
         raise ConfigError(None, "only one of height and width is set", "set both or neither")
     for side in ("height", "width"):
@@ -63,7 +64,7 @@ def _check(config: Any) -> None:
 
 @AUGMENTATIONS.register("mosaic")
 @mixes(NUM_RECORDS, check=_check)
-def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: Any) -> Sample:
+def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: preprocessor_pb2.Mosaic) -> Sample:
     """Arranges four images around a random centre, or raises ConfigError for `pad_color`."""
     color = read_color(samples[0], "mosaic.pad_color", config.pad_color)
     canvas = tf.maximum(image_size(samples[0].image), 2)

@@ -5,10 +5,11 @@ Images [h, w, C] may be uint8 or float32.
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     check_order,
@@ -160,7 +161,7 @@ def read_color(sample: Sample, field: str, values: Sequence[float]) -> Optional[
     return tf.constant(list(values), tf.float32) if len(values) else None
 
 
-def _check_pad(config: Any) -> None:
+def _check_pad(config: preprocessor_pb2.RandomPadImage) -> None:
     for bound in ("min", "max"):
         if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
             raise ConfigError(
@@ -176,7 +177,9 @@ def _check_pad(config: Any) -> None:
 
 @AUGMENTATIONS.register("random_pad_image")
 @checked_by(_check_pad)
-def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_pad_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomPadImage
+) -> Sample:
     """Places the image on a larger canvas, by default up to twice as high and wide."""
     color = read_color(sample, "random_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)
@@ -189,7 +192,9 @@ def random_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("random_absolute_pad_image")
-def random_absolute_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_absolute_pad_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomAbsolutePadImage
+) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns."""
     color = read_color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
     size = image_size(sample.image)

@@ -5,9 +5,8 @@ Images [h, w, C] may be uint8 or float32; noise makes them float32.
 
 from __future__ import annotations
 
-from typing import Any
-
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     change_if,
@@ -44,7 +43,9 @@ def blacken(
 
 
 @AUGMENTATIONS.register("random_black_patches")
-def random_black_patches(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_black_patches(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomBlackPatches
+) -> Sample:
     """Covers up to max_black_patches squares, each with `probability`, in all channels."""
     chance_seed, place_seed = split_seed(seed, 2)
     count, ratio = config.max_black_patches, config.size_to_image_ratio
@@ -62,7 +63,9 @@ def add_noise(image: tf.Tensor, first: tf.Tensor, noise: tf.Tensor) -> tf.Tensor
 
 @AUGMENTATIONS.register("random_patch_gaussian")
 @float_image
-def random_patch_gaussian(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_patch_gaussian(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomPatchGaussian
+) -> Sample:
     """Adds normal noise to a square, except with probability `random_coef`.
 
     Its side is at least min_patch_size and below max_patch_size, its centre any pixel; the standard

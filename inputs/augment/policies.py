@@ -7,13 +7,14 @@ image; a sub-policy is a list of (operation, probability, level 0 to 10) that ar
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console.printing import quoted
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -268,7 +269,7 @@ def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarr
     return names, kinds, probabilities, magnitudes
 
 
-def _check_policy(config: Any) -> None:
+def _check_policy(config: preprocessor_pb2.AutoAugmentImage) -> None:
     name = config.policy_name
     if name not in POLICIES:
         hint = nearest(name, list(POLICIES)) or "."
@@ -278,7 +279,9 @@ def _check_policy(config: Any) -> None:
 
 @AUGMENTATIONS.register("autoaugment_image")
 @checked_by(_check_policy)
-def autoaugment_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def autoaugment_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.AutoAugmentImage
+) -> Sample:
     """Applies the policy `policy_name`; pixel values become whole numbers from 0 to 255."""
     uint8_sample = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))
     changed = apply_policy(uint8_sample, seed, POLICIES[config.policy_name])

@@ -11,9 +11,10 @@ level 5 of brightness changes nothing, and its level 0 of posterize and solarize
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict
+from typing import Callable, Dict
 
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -104,7 +105,7 @@ def apply_operations(
 
 
 @AUGMENTATIONS.register("rand_augment")
-def rand_augment(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def rand_augment(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandAugment) -> Sample:
     """Applies `num_operations` operations; pixel values become whole numbers from 0 to 255."""
     dtype = sample.image.dtype
     sample = sample._replace(image=tf.saturate_cast(sample.image, tf.uint8))

@@ -6,11 +6,12 @@ Sources: Zhou et al., Objects as Points (2019), for the crop by scale; Tan et al
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     cut,
@@ -77,7 +78,9 @@ def border_size(size: tf.Tensor, max_border: int) -> tf.Tensor:
 
 
 @AUGMENTATIONS.register("random_square_crop_by_scale")
-def random_square_crop_by_scale(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_square_crop_by_scale(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomSquareCropByScale
+) -> Sample:
     """Cuts a square of one of `num_scales` sizes out of the image, black around it.
 
     Its centre is any pixel outside a border of at most `max_border` pixels.
@@ -113,7 +116,9 @@ def fixed_size_frame(size: tf.Tensor, output_size: int, fractions: tf.Tensor) ->
 
 @AUGMENTATIONS.register("random_scale_crop_and_pad_to_square")
 @float_image
-def random_scale_crop_and_pad_to_square(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_scale_crop_and_pad_to_square(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomScaleCropAndPadToSquare
+) -> Sample:
     """Resizes at random, then cuts or pads (below, to the right) to output_size x output_size.
 
     The longer side becomes `output_size` times a scale from [scale_min, scale_max).

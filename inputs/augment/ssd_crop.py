@@ -7,7 +7,7 @@ of a step is drawn for each image. Images may be uint8 or float32 and keep their
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
@@ -75,12 +75,26 @@ def color_of_crop(cropped: Sample, paddings: Sequence[Padding], index: tf.Tensor
     return tf.gather(tf.constant([list(padding.color or ()) for padding in paddings]), index)
 
 
-def _operations(config: Any) -> List[Any]:
+def _operations(
+    config: Union[
+        preprocessor_pb2.SSDRandomCrop,
+        preprocessor_pb2.SSDRandomCropFixedAspectRatio,
+        preprocessor_pb2.SSDRandomCropPad,
+        preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
+    ],
+) -> List[Any]:
     """Operations of the step, or the seven of the SSD paper."""
     return list(config.operations or SSD_OPERATIONS)
 
 
-def _padding(config: Any, color: Sequence[float] = ()) -> Padding:
+def _padding(
+    config: Union[
+        preprocessor_pb2.RandomCropPadImage,
+        preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
+        preprocessor_pb2.SSDRandomCropPadOperation,
+    ],
+    color: Sequence[float] = (),
+) -> Padding:
     """The bounds of the canvas in a message, and a colour; empty for the mean of the crop."""
     bounds = {}
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
@@ -92,7 +106,9 @@ def _padding(config: Any, color: Sequence[float] = ()) -> Padding:
     return Padding(**bounds, color=tuple(color) or None)
 
 
-def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
+def _ssd_crop_pad_parts(
+    config: preprocessor_pb2.SSDRandomCropPad,
+) -> Tuple[List[Any], List[Padding]]:
     """Operations and paddings: listed operations have a colour, the standard ones the mean colour.
 
     The standard ones are `SSD_OPERATIONS` without the first one, which requires no overlap.
@@ -108,7 +124,9 @@ def _ssd_crop_pad_parts(config: Any) -> Tuple[List[Any], List[Padding]]:
 
 @AUGMENTATIONS.register("random_crop_pad_image")
 @checked_by(_padding)
-def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def random_crop_pad_image(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomCropPadImage
+) -> Sample:
     """Crops, then places the crop on a canvas whose size is relative to the uncropped image.
 
     ConfigError if `pad_color` does not fit the channels of the image.
@@ -118,7 +136,9 @@ def random_crop_pad_image(sample: Sample, seed: tf.Tensor, config: Any) -> Sampl
 
 
 @AUGMENTATIONS.register("ssd_random_crop")
-def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def ssd_random_crop(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCrop
+) -> Sample:
     """Crops by one of the operations, all equally likely."""
     operations = _operations(config)
     return apply_crop(sample, operations, draw_crop(sample, seed, operations))
@@ -126,7 +146,9 @@ def ssd_random_crop(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 @AUGMENTATIONS.register("ssd_random_crop_pad")
 @checked_by(_ssd_crop_pad_parts)
-def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def ssd_random_crop_pad(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropPad
+) -> Sample:
     """Crops by one of the operations, all equally likely, then pads with its colour.
 
     ConfigError if operations are listed for images without 3 channels.
@@ -137,7 +159,9 @@ def ssd_random_crop_pad(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
 
 
 @AUGMENTATIONS.register("ssd_random_crop_fixed_aspect_ratio")
-def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def ssd_random_crop_fixed_aspect_ratio(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropFixedAspectRatio
+) -> Sample:
     """Crops to one aspect ratio, also images that are not cropped otherwise."""
     ratio = config.aspect_ratio
     operations = _operations(config)
@@ -151,7 +175,9 @@ def ssd_random_crop_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")
 @checked_by(_padding)
-def ssd_random_crop_pad_fixed_aspect_ratio(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+def ssd_random_crop_pad_fixed_aspect_ratio(
+    sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropPadFixedAspectRatio
+) -> Sample:
     """Crops to any shape, then pads with black to one aspect ratio."""
     operations, padding = _operations(config), _padding(config)
     crop_seed, pad_seed = split_seed(seed, 2)

@@ -10,6 +10,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.augment.base import keep_boxes
 from inputs.label_map import LabelMap
@@ -23,7 +24,7 @@ class Hierarchy(NamedTuple):
     downward: np.ndarray  # bool, same shape: True for descendants and the class itself
 
 
-def make_hierarchy(reader: Any, label_map: LabelMap) -> Hierarchy:
+def make_hierarchy(reader: input_reader_pb2.InputReader, label_map: LabelMap) -> Hierarchy:
     """The hierarchy of a reader's `label_hierarchy_path`, or else of its label map."""
     if reader.label_hierarchy_path:
         return read_hierarchy(reader.label_hierarchy_path, label_map)
