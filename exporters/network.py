@@ -115,7 +115,7 @@ Variant = Callable[["RestoredNetwork"], List[str]]
 class RestoredNetwork:
     """A network for serving, with its weights in an open session."""
 
-    config: Any  # `TrainEvalPipelineConfig`
+    config: pipeline_pb2.TrainEvalPipelineConfig
     options: ExportOptions
     session: Any
     detector: Detector

@@ -20,6 +20,7 @@ from estimator_det.console import printing
 
 if TYPE_CHECKING:
     from estimator_det.config.problem import Problem
+    from estimator_det.protos import pipeline_pb2
     from model_fn.runs.options import TrainOptions
 
 EXIT_OK = 0
@@ -106,7 +107,9 @@ def load_config(
     return change_config(pipeline.read_pipeline(path), config_override, assignments)
 
 
-def change_config(config: Any, config_override: str, assignments: Sequence[str]) -> Any:
+def change_config(
+    config: pipeline_pb2.TrainEvalPipelineConfig, config_override: str, assignments: Sequence[str]
+) -> Any:
     """The configuration with `--config_override` and then `--set` applied."""
     from estimator_det.config import pipeline
 
@@ -115,7 +118,12 @@ def change_config(config: Any, config_override: str, assignments: Sequence[str])
     return pipeline.apply_overrides(config, assignments)
 
 
-def check_config(config: Any, depth: str = "files", *, ignore: Sequence[str] = ()) -> None:
+def check_config(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    depth: str = "files",
+    *,
+    ignore: Sequence[str] = (),
+) -> None:
     """Prints the warnings about a configuration before a run starts; raises its errors.
 
     If these are only missing files, it is a FileNotFoundError, else a ConfigError.
@@ -150,7 +158,9 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
     return ("train_config", reader)
 
 
-def check_training(config: Any, model_dir: str, options: TrainOptions) -> None:
+def check_training(
+    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: TrainOptions
+) -> None:
     """Prints the warnings about a configuration before it is trained; raises its errors."""
     from estimator_det.config import check, files
     from model_fn.runs import cluster

@@ -8,7 +8,7 @@ import os
 import pathlib
 import shutil
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -21,6 +21,9 @@ from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 MODELS = {  # name -> configuration, description
@@ -122,7 +125,9 @@ def demo_config(
     return config
 
 
-def _train(config: Any, model_dir: str, seed: int) -> Dict[str, float]:
+def _train(
+    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, seed: int
+) -> Dict[str, float]:
     metrics = runner.train_and_evaluate(
         config,
         model_dir,

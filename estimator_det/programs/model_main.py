@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any, ContextManager, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, Optional, Sequence
 
 from absl import flags
 from absl.logging import converter
@@ -24,6 +24,9 @@ from estimator_det.programs.cloud import environment
 from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags
 from estimator_det.programs.verbs import evaluate
 from model_fn.runs.options import EvaluationOptions, TpuOptions, TrainOptions
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 
 def help_text(values: flags.FlagValues) -> str:
@@ -131,7 +134,7 @@ def _train_options(flag: Dict[str, Any]) -> TrainOptions:
     )
 
 
-def _evaluate(config: Any, flag: Dict[str, Any]) -> None:
+def _evaluate(config: pipeline_pb2.TrainEvalPipelineConfig, flag: Dict[str, Any]) -> None:
     on_training_data = flag["eval_training_data"]
     # The reference has a flag of each name, with different defaults.
     sampling = "eval_on_train_examples" if on_training_data else "eval_examples"

@@ -15,11 +15,14 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console import bars
 from model_fn.checkpoints.errors import RunError
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 CACHE_VARIABLE = "ESTIMATOR_DET_CACHE"
 
@@ -84,7 +87,9 @@ class Pretrained(NamedTuple):
     checkpoint: str  # prefix
     checkpoint_type: str  # for `train_config.fine_tune_checkpoint_type`
     config_path: Optional[str]
-    config: Any  # `TrainEvalPipelineConfig`; None if there is none and none can be proposed
+    config: Optional[
+        pipeline_pb2.TrainEvalPipelineConfig
+    ]  # None if there is none and none can be proposed
     zoo_model: Optional[ZooModel] = None  # None for a file that is not in the zoo
 
     @property
@@ -370,7 +375,9 @@ def _propose(graph: str) -> Any:
         return None
 
 
-def _import_graph(folder: str, name: str, config: Any) -> Any:
+def _import_graph(
+    folder: str, name: str, config: Optional[pipeline_pb2.TrainEvalPipelineConfig]
+) -> Tuple[str, str]:
     """Prefix and configuration of a checkpoint that is made of a frozen graph."""
     from exporters.importing.importer import CHECKPOINT_NAME, import_model, read_published
     from exporters.importing.proposal import propose_config

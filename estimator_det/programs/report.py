@@ -13,7 +13,18 @@ import os
 import shlex
 import statistics
 import time
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 
@@ -38,6 +49,9 @@ from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.runs.progress import PROGRESS_FILE, short_name
 
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
+
 MAX_POINTS = 400  # in a curve
 MAX_ROWS = 100  # classes of a table
 MAX_RECORDS = 1000  # read for the data report from each reader
@@ -49,7 +63,7 @@ class Run(NamedTuple):
 
     name: str
     folder: str
-    config: Any  # `TrainEvalPipelineConfig`
+    config: pipeline_pb2.TrainEvalPipelineConfig
     reader: str  # the evaluation reader that the page is about; "" if there is none
     progress: List[Dict[str, Any]]  # lines of progress.jsonl
     evaluations: Dict[str, List[Evaluation]]  # by reader, in order of steps

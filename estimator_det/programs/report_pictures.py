@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -15,6 +15,9 @@ from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
@@ -26,7 +29,10 @@ Example = Mapping[str, Any]  # see `model_fn.evaluation.details`
 
 
 def draw(
-    config: Any, reader: str, names: Sequence[str], details: Mapping[str, Any]
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    reader: str,
+    names: Sequence[str],
+    details: Mapping[str, Any],
 ) -> Dict[str, List[Dict[str, Any]]]:
     """`mistakes` and `missed` objects of the details, each with `name` and `urls`.
 
@@ -67,7 +73,9 @@ class _Image(NamedTuple):
     pixels: np.ndarray  # uint8 [H, W, 3]
 
 
-def _images(config: Any, reader: str, examples: Mapping[int, Example]) -> Iterator[_Image]:
+def _images(
+    config: pipeline_pb2.TrainEvalPipelineConfig, reader: str, examples: Mapping[int, Example]
+) -> Iterator[_Image]:
     """The images of the examples.
 
     An image without the boxes of its example is left out: the records have changed since.

@@ -118,7 +118,7 @@ def find_starter(name: str) -> Model:
 class Draft:
     """A configuration that decisions change one after the other."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: pipeline_pb2.TrainEvalPipelineConfig) -> None:
         self.config = config
         self.reasons: Dict[str, str] = {}  # by field
 
@@ -183,17 +183,17 @@ def _reader(pattern: str, records: Records, **settings: Any) -> Any:
     )
 
 
-def model_part(config: Any) -> Any:
+def model_part(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     """The message `model.ssd` or `model.faster_rcnn`."""
     return getattr(config.model, config.model.WhichOneof("model"))
 
 
-def extractor_type(config: Any) -> str:
+def extractor_type(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
     """`feature_extractor.type` of a configuration."""
     return str(model_part(config).feature_extractor.type)
 
 
-def has_masks(config: Any) -> bool:
+def has_masks(config: pipeline_pb2.TrainEvalPipelineConfig) -> bool:
     """True for Mask R-CNN."""
     return config.model.HasField("faster_rcnn") and config.model.faster_rcnn.number_of_stages == 3
 

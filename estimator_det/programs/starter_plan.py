@@ -7,7 +7,7 @@ and the schedule from the speed of the final model.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional
+from typing import Dict, Iterable, List, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from estimator_det.console.printing import counted
 from estimator_det.programs import starter, step_speed
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget
+from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2, ssd_pb2
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
 from inputs.machine import available_cpus, available_memory
@@ -32,7 +33,7 @@ MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new head
 class Plan(NamedTuple):
     """A decided configuration."""
 
-    config: Any
+    config: pipeline_pb2.TrainEvalPipelineConfig
     reasons: Dict[str, str]  # by field
     findings: List[str]  # about the data and the anchors
     expectations: List[str]
@@ -163,10 +164,15 @@ def _anchor_findings(coverage: Optional[Coverage]) -> List[str]:
     return lines
 
 
-def anchors_of(columns: Columns, model: Any) -> Optional[str]:
+def anchors_of(
+    columns: Columns, model: Union[faster_rcnn_pb2.FasterRcnn, ssd_pb2.Ssd]
+) -> Optional[str]:
     """Text form of a generator with anchors like the boxes; None for generators of other kinds."""
-    is_ssd = hasattr(model, "anchor_generator")
-    generator = model.anchor_generator if is_ssd else model.first_stage_anchor_generator
+    generator = (
+        model.anchor_generator
+        if isinstance(model, ssd_pb2.Ssd)
+        else model.first_stage_anchor_generator
+    )
     kind = generator.WhichOneof("anchor_generator_oneof")
     message = getattr(generator, kind)
     # The rarest sizes are left to the matcher, which gives each box its best anchor.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Dict, Iterator, List, Mapping, Sequence
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Sequence
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.message import Message
 
 from estimator_det.config.text import is_repeated
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 WIDTH = 110
 
@@ -42,7 +46,9 @@ NOTES = {
 }
 
 
-def commented(config: Any, reasons: Mapping[str, str], header: Sequence[str]) -> str:
+def commented(
+    config: pipeline_pb2.TrainEvalPipelineConfig, reasons: Mapping[str, str], header: Sequence[str]
+) -> str:
     """Text form of a message, with comments.
 
     Args:
@@ -61,7 +67,7 @@ def comment(text: str, indent: int = 0) -> List[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix)
 
 
-def _fields(message: Any, path: str, texts: Dict[str, str], indent: int) -> Iterator[str]:
+def _fields(message: Message, path: str, texts: Dict[str, str], indent: int) -> Iterator[str]:
     row = ""  # numbers and words without a comment, which share a line
     for field, value in message.ListFields():
         place = path + field.name
@@ -89,7 +95,7 @@ def _fields(message: Any, path: str, texts: Dict[str, str], indent: int) -> Iter
 
 
 def _message(
-    message: Any, name: str, path: str, texts: Dict[str, str], indent: int
+    message: Message, name: str, path: str, texts: Dict[str, str], indent: int
 ) -> Iterator[str]:
     """A message on one line if it fits, and nothing below it has a reason."""
     has_reason = any(key.startswith(path + ".") for key in texts)
@@ -113,13 +119,13 @@ def _message(
     yield " " * indent + closing
 
 
-def _text(message: Any, field: FieldDescriptor) -> str:
+def _text(message: Message, field: FieldDescriptor) -> str:
     single = type(message)()
     FieldMask(paths=[field.name]).MergeMessage(message, single)
     return _on_one_line(single)
 
 
-def _on_one_line(message: Any) -> str:
+def _on_one_line(message: Message) -> str:
     return text_format.MessageToString(
         message, as_one_line=True, use_short_repeated_primitives=True
     ).strip()

@@ -10,7 +10,7 @@ import pathlib
 import resource
 import tempfile
 import time
-from typing import Any, List, NamedTuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from inputs.machine import has_bfloat16
 from model_fn.runs import runner
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 FIRST_STEPS = 3  # slower, since they choose kernels and allocate memory
 MEASURED_STEPS = 6
@@ -41,7 +44,7 @@ class Speed(NamedTuple):
     precision: str = FLOAT32  # one of `model_fn.runs.options.PRECISIONS`
 
 
-def fastest(config: Any) -> Speed:
+def fastest(config: pipeline_pb2.TrainEvalPipelineConfig) -> Speed:
     """Speed of a step in the faster one of float32 and bfloat16."""
     exact = measure(config)
     if not has_bfloat16():
@@ -68,7 +71,7 @@ class _Timer(Hook):
             self._stop.request()
 
 
-def measure(config: Any, precision: str = FLOAT32) -> Speed:
+def measure(config: pipeline_pb2.TrainEvalPipelineConfig, precision: str = FLOAT32) -> Speed:
     """Trains a few steps of a configuration, in a folder that is deleted."""
     # So low that even a first batch of unfit anchors cannot end the run as not finite.
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
@@ -109,7 +112,7 @@ def _median_step(times: List[float]) -> float:
     return float(np.median(np.diff(times[FIRST_STEPS - 1 :])))
 
 
-def advice(config: Any) -> List[str]:
+def advice(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """A line about the gain from bfloat16, if this processor computes it in hardware."""
     if not has_bfloat16() or config.graph_rewriter.HasField("quantization"):
         return []

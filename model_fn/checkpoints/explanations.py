@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from estimator_det.protos import faster_rcnn_pb2, model_pb2, ssd_pb2
 
 Shapes = Mapping[str, Sequence[int]]  # by name of variable
 
@@ -26,7 +28,11 @@ class _Comparison(NamedTuple):
 
 
 def explain_shapes(
-    model: Any, stored: Shapes, wanted: Shapes, *, has_own_classes: bool = False
+    model: model_pb2.DetectionModel,
+    stored: Shapes,
+    wanted: Shapes,
+    *,
+    has_own_classes: bool = False,
 ) -> List[str]:
     """A sentence for each option of the model that explains shapes, with its value.
 
@@ -65,7 +71,9 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
-def _explain_classes(message: Any, path: str, heads: _Comparison) -> Iterator[str]:
+def _explain_classes(
+    message: Union[faster_rcnn_pb2.FasterRcnn, ssd_pb2.Ssd], path: str, heads: _Comparison
+) -> Iterator[str]:
     """`num_classes`, from the difference of columns of class heads with the same anchors."""
     differences = set()
     for name, shape in heads.wanted.items():
@@ -96,7 +104,7 @@ def _anchors_beside(class_scope: str, heads: _Comparison) -> Optional[int]:
     return None
 
 
-def _explain_heads(message: Any, path: str, heads: _Comparison) -> Iterator[str]:
+def _explain_heads(message: ssd_pb2.Ssd, path: str, heads: _Comparison) -> Iterator[str]:
     kind = message.box_predictor.WhichOneof("box_predictor_oneof")
     predictor: Any = getattr(message.box_predictor, kind) if kind else None
     if not hasattr(predictor, "kernel_size"):
@@ -118,7 +126,7 @@ def _explain_heads(message: Any, path: str, heads: _Comparison) -> Iterator[str]
         yield explanation(f"{path}.kernel_size", theirs[0], current)
 
 
-def _explain_backbone(message: Any, path: str, backbone: _Comparison) -> Iterator[str]:
+def _explain_backbone(message: ssd_pb2.Ssd, path: str, backbone: _Comparison) -> Iterator[str]:
     extractor, path = message.feature_extractor, f"{path}.feature_extractor"
     common = [name for name in backbone.wanted if name in backbone.stored]
     if len(common) < _SAME_NETWORK * len(backbone.wanted):

@@ -13,6 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import object_graph_message
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import KERAS
+from estimator_det.protos import model_pb2
 from model_fn.checkpoints.variables import OBJECT_GRAPH, VALUE_SUFFIX, inference_variables
 
 
@@ -48,7 +49,10 @@ class ObjectGraph:
 
 
 def stored_variables(
-    checkpoint: Optional[str], detector: Any, use_moving_averages: bool, model: Any
+    checkpoint: Optional[str],
+    detector: Any,
+    use_moving_averages: bool,
+    model: model_pb2.DetectionModel,
 ) -> Dict[str, tf.Variable]:
     """The variables of the current graph for inference, by their names in the checkpoint.
 
@@ -73,7 +77,7 @@ def keyed_variables(
     checkpoint: str,
     detector: Any,
     variables: Iterable[tf.Variable],
-    model: Any,
+    model: Optional[model_pb2.DetectionModel],
     checkpoint_type: str = "full",
 ) -> Optional[Dict[str, tf.Variable]]:
     """Variables by their keys in an object-based checkpoint; None if it is not object-based.
@@ -94,7 +98,7 @@ def keyed_variables(
     return {graph.key(place) or place: named[name] for name, place in places.items()}
 
 
-def check_line(checkpoint: str, detector: Any, model: Any) -> bool:
+def check_line(checkpoint: str, detector: Any, model: Optional[model_pb2.DetectionModel]) -> bool:
     """True if a checkpoint is object-based; ConfigError if its network is of the other line.
 
     Of the checkpoints with names, those of networks of the TF2 line were trained here.
@@ -135,7 +139,7 @@ def _check_root(graph: ObjectGraph, checkpoint: str, checkpoint_type: str) -> No
             )
 
 
-def _type(model: Any) -> str:
+def _type(model: Optional[model_pb2.DetectionModel]) -> str:
     """The field that chooses the network of a `DetectionModel`, with its value."""
     kind = model.WhichOneof("model") if model is not None else None
     if kind is None:

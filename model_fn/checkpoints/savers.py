@@ -6,6 +6,7 @@ import math
 from typing import Any, Callable, Container, Dict, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.repair import restoring, step_of
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, OBJECT_GRAPH, SLOT, check_variables
 
@@ -31,7 +32,10 @@ class EvaluationSaver(Saver):
     """
 
     def __init__(
-        self, variables: Dict[str, tf.Variable], model: Any, constants: Dict[str, tf.Tensor]
+        self,
+        variables: Dict[str, tf.Variable],
+        model: Optional[model_pb2.DetectionModel],
+        constants: Dict[str, tf.Tensor],
     ) -> None:
         model_variables = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
         super().__init__(model_variables, sharded=True, allow_empty=True)
@@ -103,7 +107,9 @@ class ConstantWeights:
         return constant
 
 
-def make_saver(train_config: Any, run_config: Optional[Any] = None) -> tf1.train.Saver:
+def make_saver(
+    train_config: train_pb2.TrainConfig, run_config: Optional[Any] = None
+) -> tf1.train.Saver:
     """The saver of training: sharded, with relative paths, so that a model_dir can be moved."""
     return Saver(
         sharded=True,

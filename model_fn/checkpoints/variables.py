@@ -5,12 +5,13 @@ from __future__ import annotations
 import collections
 import logging
 import re
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Dict, Iterable, List, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import counted, listed
 from estimator_det.nets.quantization import is_range
+from estimator_det.protos import model_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.explanations import HEADS, Shapes, explain_shapes
 
@@ -64,7 +65,9 @@ def unused_variables(stored: Iterable[str], wanted: Iterable[str]) -> List[str]:
     return sorted(set(stored) - read - {NEUTRAL_STATISTICS})
 
 
-def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model: Any) -> None:
+def check_resumable(
+    checkpoint: str, variables: Mapping[str, tf.Variable], model: model_pb2.DetectionModel
+) -> None:
     """Checks that a training with these variables, by checkpoint name, can resume."""
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     averages = [name for name in variables if name.endswith(AVERAGE_SUFFIX)]
@@ -84,7 +87,7 @@ def check_resumable(checkpoint: str, variables: Mapping[str, tf.Variable], model
 def check_variables(
     checkpoint: str,
     variables: Mapping[str, tf.Variable],
-    model: Optional[Any] = None,
+    model: Optional[model_pb2.DetectionModel] = None,
     *,
     remedy: str = "Use the pipeline.config of the training, or another checkpoint",
 ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, NamedTuple, Optional
+from typing import Iterable, List, NamedTuple, Optional
 
 from estimator_det.config import pipeline
 from estimator_det.config.problem import Problem
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks import files, graphs
 from model_fn.checks.names import check_names, check_unused
 from model_fn.checks.subject import read_subject
@@ -36,7 +37,9 @@ class Result(NamedTuple):
     graphs: Optional[graphs.Graphs] = None
 
 
-def check(config: Any, depth: str = FILES, *, targets_tpu: bool = False) -> Result:
+def check(
+    config: pipeline_pb2.TrainEvalPipelineConfig, depth: str = FILES, *, targets_tpu: bool = False
+) -> Result:
     """Checks a `TrainEvalPipelineConfig` with all changes applied.
 
     No part of a configuration with unknown names or values out of range is made or built.

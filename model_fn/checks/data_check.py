@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import counted
 from estimator_det.detectors import make_detector
 from estimator_det.images.resize import make_resizer
+from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Plan, Scan
@@ -34,7 +35,7 @@ TRAIN_READER = "train_input_reader"
 
 
 def check_data(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     title: str,
     *,
     readers: str = "all",
@@ -84,7 +85,10 @@ def check_data(
 
 
 def _plans(
-    config: Any, which: str, num_classes: int, max_records: Optional[int]
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    which: str,
+    num_classes: int,
+    max_records: Optional[int],
 ) -> Tuple[List[Plan], List[Problem]]:
     """Returns plans of what to read, and problems that prevent reading."""
     plans: List[Plan] = []
@@ -105,7 +109,7 @@ def _plans(
     return plans, problems
 
 
-def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
+def _readers(config: pipeline_pb2.TrainEvalPipelineConfig, which: str) -> List[Tuple[str, Any]]:
     prefix = "" if which == "all" else which
     readers = [each for each in check_model.readers(config) if each[0].startswith(prefix)]
     if not readers:
@@ -116,7 +120,11 @@ def _readers(config: Any, which: str) -> List[Tuple[str, Any]]:
 
 
 def _policy(
-    field: str, reader: Any, config: Any, num_classes: int, label_map: Optional[LabelMap]
+    field: str,
+    reader: input_reader_pb2.InputReader,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    num_classes: int,
+    label_map: Optional[LabelMap],
 ) -> BadRecordPolicy:
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
@@ -145,7 +153,10 @@ def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
 
 
 def _coverage(
-    config: Any, plans: Sequence[Plan], scans: Sequence[Scan], progress: bool
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    plans: Sequence[Plan],
+    scans: Sequence[Scan],
+    progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:
     """The first reader's boxes against the anchors; None where there is nothing to compare."""
     columns, num_channels = None, 3
@@ -165,7 +176,7 @@ def _coverage(
 
 
 def coverage_of(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     columns: Optional[statistics.Columns],
     *,
     num_channels: int = 3,
@@ -181,7 +192,9 @@ def coverage_of(
         )
 
 
-def _resized(model: Any, scans: Sequence[Scan]) -> Dict[str, np.ndarray]:
+def _resized(
+    model: Union[faster_rcnn_pb2.FasterRcnn, ssd_pb2.Ssd], scans: Sequence[Scan]
+) -> Dict[str, np.ndarray]:
     """Reader -> [M, 2], heights and widths of boxes after resizing; nothing without a resizer."""
     try:
         resizer = make_resizer(model.image_resizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from typing import Any, Iterable, Iterator, List, Optional
+from typing import Iterable, Iterator, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.check import PLACEHOLDER, named_paths
@@ -13,7 +13,7 @@ from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, listed, quoted
-from estimator_det.protos import ssd_pb2
+from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import check_class_names, files_of
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
@@ -38,7 +38,9 @@ def check_label_maps(subject: Subject) -> Iterator[Problem]:
     yield from compare_with_model(others, subject.config.model)
 
 
-def compare_with_model(table: Iterable[Reader], model: Any) -> Iterator[Problem]:
+def compare_with_model(
+    table: Iterable[Reader], model: model_pb2.DetectionModel
+) -> Iterator[Problem]:
     """Problems of label maps, each file once, for a `DetectionModel`."""
     kind = model.WhichOneof("model")
     num_classes = getattr(getattr(model, kind), "num_classes", 0) if kind else 0

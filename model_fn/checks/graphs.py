@@ -15,6 +15,7 @@ from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
+from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.augment import check_steps, make_steps
 from inputs.label_map import LabelMap
@@ -45,7 +46,9 @@ class Graphs(NamedTuple):
     quantized: Sequence[str] = ()  # scopes of simulated quantization in training
 
 
-def examine(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Graphs:
+def examine(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, label_map: Optional[LabelMap] = None
+) -> Graphs:
     """Builds the graphs that training, evaluation and prediction use.
 
     What cannot be built is an error among the problems. The checkpoint to fine-tune from is
@@ -100,7 +103,9 @@ def check_graphs(subject: Subject) -> List[Problem]:
 
 
 @contextlib.contextmanager
-def _errors_among(problems: List[Problem], config: Any) -> Iterator[None]:
+def _errors_among(
+    problems: List[Problem], config: pipeline_pb2.TrainEvalPipelineConfig
+) -> Iterator[None]:
     """Context manager: a `ConfigError` is added to the problems, unless it is there already."""
     try:
         yield
@@ -110,7 +115,9 @@ def _errors_among(problems: List[Problem], config: Any) -> Iterator[None]:
             problems.append(problem)
 
 
-def without_files(pipeline_config: Any, label_map: Optional[LabelMap] = None) -> Any:
+def without_files(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, label_map: Optional[LabelMap] = None
+) -> Any:
     """A copy that names no checkpoint and no label map.
 
     Without the `label_map` that it named, its evaluation leaves out what needs one: a label map
@@ -128,7 +135,11 @@ def without_files(pipeline_config: Any, label_map: Optional[LabelMap] = None) ->
     return config
 
 
-def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -> Graphs:
+def _examine_training(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    train_config: train_pb2.TrainConfig,
+    problems: List[Problem],
+) -> Graphs:
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         features, labels = placeholders(config, ModeKeys.TRAIN)
@@ -146,7 +157,10 @@ def _examine_training(config: Any, train_config: Any, problems: List[Problem]) -
 
 
 def _table(
-    detector: Any, model: Any, train_config: Any, problems: List[Problem]
+    detector: Any,
+    model: model_pb2.DetectionModel,
+    train_config: train_pb2.TrainConfig,
+    problems: List[Problem],
 ) -> Optional[warm_start.RestoreTable]:
     field = "train_config.fine_tune_checkpoint"
     try:
@@ -171,7 +185,9 @@ def _table(
     return table
 
 
-def placeholders(config: Any, mode: str) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
+def placeholders(
+    config: pipeline_pb2.TrainEvalPipelineConfig, mode: str
+) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
     """Features and labels of a mode; there are no labels in PREDICT.
 
     EVAL takes batch size, boxes and keypoints from eval_config and the first evaluation reader;

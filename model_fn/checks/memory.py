@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Iterator, NamedTuple
+from typing import Dict, Iterable, Iterator, NamedTuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, warning
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.machine import available_memory
 from inputs.pipeline import decoded_at_once
@@ -90,7 +91,9 @@ def training_memory(graph: tf.Graph, batch: Dict[str, tf.Tensor]) -> Memory:
     )
 
 
-def input_memory(pipeline_config: Any, memory: Memory, cores: int) -> InputMemory:
+def input_memory(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, memory: Memory, cores: int
+) -> InputMemory:
     """Memory of the input pipeline of training on a host with `cores` processors.
 
     The size of encoded records is measured on the first `SAMPLED_RECORDS` of the data. Raises

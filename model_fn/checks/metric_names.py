@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import List, Optional
 
 from estimator_det.compat import tf1
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console.printing import listed
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
+from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
 from model_fn.evaluation.metrics.base import Metrics
@@ -17,7 +18,9 @@ from model_fn.training import step
 _SHOWN = 20
 
 
-def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
+def check_best_metric(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, metric: Optional[str]
+) -> None:
     """Refuses a metric that no evaluation of the configuration computes."""
     if metric is None:
         return
@@ -30,24 +33,24 @@ def check_best_metric(pipeline_config: Any, metric: Optional[str]) -> None:
         )
 
 
-def metric_names(pipeline_config: Any) -> List[str]:
+def metric_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets."""
     names = [name for metrics in _metrics_sets(pipeline_config) for name in metrics.names]
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
 
 
-def lower_is_better(pipeline_config: Any, metric: str) -> bool:
+def lower_is_better(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, metric: str) -> bool:
     """True for a loss, and for a metric whose set says so."""
     sets = _metrics_sets(pipeline_config)
     lower = [name for metrics in sets for name in getattr(metrics, "lower_is_better", ())]
     return metric in lower or metric in _loss_names(pipeline_config)
 
 
-def _metrics_sets(pipeline_config: Any) -> List[Metrics]:
+def _metrics_sets(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[Metrics]:
     return make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
 
 
-def _loss_names(pipeline_config: Any) -> List[str]:
+def _loss_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """The total has two names: ours, and "loss" of the Estimator.
 
     Terms that only some networks have are among them.

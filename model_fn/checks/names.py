@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple, Union
 
 from estimator_det.boxes.anchors import ANCHOR_GENERATORS
 from estimator_det.boxes.coders import CODERS
@@ -23,6 +23,7 @@ from estimator_det.losses.classification import CLASSIFICATION_LOSSES
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.predictors.base import BOX_HEADS
 from estimator_det.predictors.ssd import TF2_LINE_FIELDS
+from estimator_det.protos import custom_pb2, eval_pb2, faster_rcnn_pb2, pipeline_pb2, ssd_pb2
 from inputs.augment import AUGMENTATIONS
 from model_fn.evaluation.metrics import METRICS
 from model_fn.evaluation.metrics.base import EVAL_FIELDS, PARAMETERIZED, chosen_metrics
@@ -65,7 +66,7 @@ class Component(NamedTuple):
     message: Any  # its settings
 
 
-def components(pipeline_config: Any) -> Iterator[Component]:
+def components(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Component]:
     """Components that a `TrainEvalPipelineConfig` names, each before those in its settings."""
     for path, parent, field, value in entries(pipeline_config):
         group = field.containing_oneof
@@ -78,7 +79,7 @@ def components(pipeline_config: Any) -> Iterator[Component]:
             yield Component(path, texts, value, parent)
 
 
-def check_names(pipeline_config: Any) -> List[Problem]:
+def check_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[Problem]:
     """An error for every component that a `TrainEvalPipelineConfig` names and no run can make.
 
     Parts of a component that cannot be made are not checked.
@@ -100,7 +101,13 @@ def check_names(pipeline_config: Any) -> List[Problem]:
     return problems
 
 
-def _plugin_problems(make: Callable[[Any], Any], config: Any, path: str) -> Iterator[Problem]:
+def _plugin_problems(
+    make: Callable[[Any], Any],
+    config: Union[
+        custom_pb2.Custom, faster_rcnn_pb2.FasterRcnnFeatureExtractor, ssd_pb2.SsdFeatureExtractor
+    ],
+    path: str,
+) -> Iterator[Problem]:
     """The error in the parameters of a plug-in; its field begins with the last name of `path`."""
     try:
         make(config)
@@ -108,7 +115,7 @@ def _plugin_problems(make: Callable[[Any], Any], config: Any, path: str) -> Iter
         yield from_error(reason, f"{path.rpartition('.')[0]}.{reason.field}", "correct it")
 
 
-def check_unused(pipeline_config: Any) -> List[Problem]:
+def check_unused(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[Problem]:
     """A warning for each field that is set and that the chosen components do not use.
 
     Components that cannot be made are not checked.
@@ -116,7 +123,7 @@ def check_unused(pipeline_config: Any) -> List[Problem]:
     return [*_extractor_fields(pipeline_config), *_metrics_fields(pipeline_config.eval_config)]
 
 
-def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
+def _extractor_fields(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[Problem]:
     kind = pipeline_config.model.WhichOneof("model")
     if kind not in ("ssd", "faster_rcnn"):
         return
@@ -142,7 +149,7 @@ def _extractor_fields(pipeline_config: Any) -> Iterator[Problem]:
             )
 
 
-def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
+def _metrics_fields(eval_config: eval_pb2.EvalConfig) -> Iterator[Problem]:
     chosen = chosen_metrics(eval_config)
     names = sorted({name for names in EVAL_FIELDS.values() for name in names})
     for field in non_default_fields(eval_config, names):
@@ -152,7 +159,9 @@ def _metrics_fields(eval_config: Any) -> Iterator[Problem]:
 
 
 def component_problem(
-    reason: ConfigError, config: Any, remedy: str = "choose what is supported, or remove it"
+    reason: ConfigError,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    remedy: str = "choose what is supported, or remove it",
 ) -> Problem:
     """The problem of an error that a part of a run raises; its field is as `--set` takes it.
 

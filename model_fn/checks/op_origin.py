@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, NamedTuple, Tuple
+from typing import List, NamedTuple, Tuple
 
 import estimator_det
 from estimator_det.compat import tf
 from estimator_det.compat.private import forward_operation
 from estimator_det.config.tpu_model_rules import unfit_operations
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks.names import components
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))) + os.sep
@@ -26,7 +27,9 @@ class Origin(NamedTuple):
     remedy: str
 
 
-def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
+def origin_of(
+    operation: tf.Operation, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig
+) -> Origin:
     """The innermost line of ours that made an operation, and the field to change.
 
     For a gradient, those of the operation it is the gradient of.
@@ -44,7 +47,7 @@ def origin_of(operation: tf.Operation, pipeline_config: Any) -> Origin:
     return Origin(location, *nearest or _advice_of_rules(pipeline_config))
 
 
-def _advice_of_rules(pipeline_config: Any) -> Tuple[str, str]:
+def _advice_of_rules(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Tuple[str, str]:
     """Field and remedy for an operation of a part without a registry; several may be to blame."""
     problems = unfit_operations(pipeline_config)
     remedy = "; ".join(problem.full_remedy() for problem in problems)

@@ -12,6 +12,7 @@ from estimator_det.config.field_rules import check_ranges
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.label_map import LabelMap, read_label_map
 
 
@@ -19,7 +20,7 @@ class Reader(NamedTuple):
     """An input reader of a configuration, and its label map."""
 
     field: str  # its path, such as "eval_input_reader[0]"
-    config: Any
+    config: input_reader_pb2.InputReader
     labels: Union[LabelMap, ConfigError, None]  # an error of the file; None if it was not read
 
     @property
@@ -29,7 +30,7 @@ class Reader(NamedTuple):
 
 
 def read_label_maps(
-    named_readers: Iterable[Tuple[str, Any]], *, with_remote: bool = True
+    named_readers: Iterable[Tuple[str, input_reader_pb2.InputReader]], *, with_remote: bool = True
 ) -> List[Reader]:
     """Input readers by path with their label maps, each file read once."""
 
@@ -49,8 +50,10 @@ def read_label_maps(
 class Subject:
     """A configuration under check."""
 
-    config: Any
-    readable: Any  # the same for what reads files and builds graphs
+    config: pipeline_pb2.TrainEvalPipelineConfig
+    readable: (
+        pipeline_pb2.TrainEvalPipelineConfig
+    )  # the same for what reads files and builds graphs
     readers: Sequence[Reader]
     reads_all: bool  # files that are not local, and records, too
     unknown: Sequence[Problem] = ()  # names that nothing is registered under
@@ -70,7 +73,7 @@ class Subject:
 
 
 def read_subject(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     unknown: Sequence[Problem] = (),
     *,
     reads_all: bool = True,

@@ -15,6 +15,7 @@ from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.compat.private import graph_of_function
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.checks import xla_check
 from model_fn.checks.graphs import placeholders, without_files
@@ -55,7 +56,7 @@ class CoreGraph(NamedTuple):
 
 
 def compile_check(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     *,
     xla: bool = True,
     batch_per_core: int = BATCH_PER_CORE,
@@ -88,7 +89,9 @@ def compile_check(
     return list(dict.fromkeys(findings)), num_operations
 
 
-def build_core_graph(pipeline_config: Any, mode: str, batch_per_core: int) -> CoreGraph:
+def build_core_graph(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, mode: str, batch_per_core: int
+) -> CoreGraph:
     """The graph of a step in a TPU's rewrite, for one core; the configuration names no files."""
     model_fn = create_model_fn(pipeline_config, use_tpu=True)
     with tf.Graph().as_default() as graph:
@@ -125,7 +128,9 @@ def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
                 waiting += [op for op in body.get_operations() if op.type != "Placeholder"]
 
 
-def _batch(config: Any, mode: str, batch_size: int) -> Tuple[Any, List[Problem]]:
+def _batch(
+    config: pipeline_pb2.TrainEvalPipelineConfig, mode: str, batch_size: int
+) -> Tuple[Any, List[Problem]]:
     """Placeholders of features and labels, all of known shape, and problems of their shapes."""
     problems = []
     with tf.Graph().as_default():
@@ -165,7 +170,9 @@ def _inside_core(tensor: tf.Tensor) -> tf.Tensor:
     return tensor
 
 
-def problems_of(operations: List[tf.Operation], config: Any) -> List[Problem]:
+def problems_of(
+    operations: List[tf.Operation], config: pipeline_pb2.TrainEvalPipelineConfig
+) -> List[Problem]:
     """One problem for all operations of a type that one line made.
 
     The operations are in an order in which each comes after those it depends on.

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.problem import refuse
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks import tpu_graph
 from model_fn.checks.graphs import without_files
 from model_fn.checks.memory import variable_bytes
@@ -104,7 +105,9 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
     return min(tiled(rows, columns) for rows in axes for columns in axes if rows != columns)
 
 
-def estimate(pipeline_config: Any, images_per_core: int) -> CoreMemory:
+def estimate(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, images_per_core: int
+) -> CoreMemory:
     """Builds the step of one core and measures what it keeps; the size of inputs must be static."""
     config = without_files(pipeline_config)
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core)

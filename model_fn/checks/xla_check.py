@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, error
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks.op_origin import origin_of
 
 # Attributes of the rewrite for TPU, and of places, which have no meaning here.
@@ -78,7 +79,10 @@ def _for_one_core(graph: tf.Graph, output_names: List[str]) -> Any:
 
 
 def check(
-    graph: tf.Graph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], config: Any
+    graph: tf.Graph,
+    inputs: Sequence[tf.Tensor],
+    outputs: Sequence[tf.Tensor],
+    config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> List[Problem]:
     """Problems that XLA has with a step as `compiled_step` takes it; none if it compiles."""
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
@@ -91,7 +95,9 @@ def check(
     return []
 
 
-def _problems(text: str, graph: tf.Graph, config: Any) -> List[Problem]:
+def _problems(
+    text: str, graph: tf.Graph, config: pipeline_pb2.TrainEvalPipelineConfig
+) -> List[Problem]:
     """One for each operation that XLA's message names."""
     short = " ".join(text.split())[:_LONGEST]
     problems = []

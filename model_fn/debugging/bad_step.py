@@ -17,6 +17,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline as configuration
 from estimator_det.console import printing
 from estimator_det.files import atomic, json_lines
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
@@ -89,7 +90,7 @@ class Report:
 def save_bad_step(
     backend: Any,
     batch: Mapping[str, np.ndarray],
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     step: int,
     values: Dict[str, float],
@@ -125,7 +126,7 @@ def save_bad_step(
     return report
 
 
-def _replayed(report: Report, pipeline_config: Any) -> Report:
+def _replayed(report: Report, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Report:
     """The report, completed by running the step again."""
     try:
         step = replay(pipeline_config, report.folder).steps[0]
@@ -185,7 +186,9 @@ def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
     ]
 
 
-def _records_of(batch: Mapping[str, np.ndarray], reader: Any) -> List[Record]:
+def _records_of(
+    batch: Mapping[str, np.ndarray], reader: input_reader_pb2.InputReader
+) -> List[Record]:
     count = len(batch.get(f"features/{schema.IMAGE}", ()))
     names = batch.get(f"features/{schema.SOURCE_ID}", [b""] * count)
     places = batch.get(f"features/{schema.RECORD}", np.full([count, 2], -1))

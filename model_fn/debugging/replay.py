@@ -17,6 +17,7 @@ import numpy as np
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import files
 from estimator_det.console.printing import listed
+from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 from model_fn.model_fn import create_model_fn
@@ -72,7 +73,9 @@ def load_batch(folder: str) -> Dict[str, np.ndarray]:
     return batch
 
 
-def replay(pipeline_config: Any, folder: str, num_steps: int = 1) -> Replay:
+def replay(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, folder: str, num_steps: int = 1
+) -> Replay:
     """Runs the step of a folder again, on one batch, and stops where it is not finite.
 
     A graph of its own is built from the configuration, so that options may differ from those of the

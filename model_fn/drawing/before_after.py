@@ -12,7 +12,7 @@ from PIL import Image
 from estimator_det.compat import failures, tf
 from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.console.printing import plain, quoted
-from estimator_det.protos import preprocessor_pb2
+from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_steps, make_steps
 from inputs.augment.base import AugmentationStep
@@ -58,7 +58,7 @@ class Samples(NamedTuple):
     rotated: List[str]  # source ids of samples whose EXIF data rotate the image
 
 
-def read_samples(reader: Any, count: int, seed: int) -> Samples:
+def read_samples(reader: input_reader_pb2.InputReader, count: int, seed: int) -> Samples:
     """The first `count` samples of a reader in random order, or all of them."""
     decode = make_decoder(reader)
     paths = stream.list_files(reader).paths
@@ -94,9 +94,9 @@ def rotated_names(serialized: bytes, policy: BadRecordPolicy) -> List[str]:
 
 
 def draw_step(
-    step: Any,
+    step: preprocessor_pb2.PreprocessingStep,
     samples: Sequence[Sample],
-    reader: Any,
+    reader: input_reader_pb2.InputReader,
     names: Mapping[int, str],
     *,
     num_rows: int,

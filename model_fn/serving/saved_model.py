@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence
 from estimator_det.compat import tf, tf1
 from estimator_det.config.files import is_remote
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 from inputs.label_map import read_label_map
 from model_fn.serving import warmup
 from model_fn.serving.folding import fold_batch_norms
@@ -122,12 +123,12 @@ def copy_folder(source: str, target: str) -> None:
         tf.io.gfile.copy(os.path.join(source, path), os.path.join(target, path))
 
 
-def find_label_map(pipeline_config: Any) -> Optional[str]:
+def find_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Optional[str]:
     """The first existing label map of the configuration's readers, those of evaluation first."""
     return next((path for path in _label_maps(pipeline_config) if tf.io.gfile.exists(path)), None)
 
 
-def find_readable_label_map(pipeline_config: Any) -> Optional[str]:
+def find_readable_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Optional[str]:
     """Like `find_label_map`, but one that cannot be read is logged as a warning and left out.
 
     For exports at the end of a long training, which must not fail because names are missing.
@@ -143,7 +144,7 @@ def find_readable_label_map(pipeline_config: Any) -> Optional[str]:
     return path
 
 
-def _label_maps(pipeline_config: Any) -> List[str]:
+def _label_maps(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     readers = [*pipeline_config.eval_input_reader, pipeline_config.train_input_reader]
     return [reader.label_map_path for reader in readers if reader.label_map_path]
 

@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import uuid
-from typing import Any, Iterator, List, NamedTuple, Sequence, Set
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence, Set
 
 from estimator_det.config.check import CHECKPOINT_FIELD, named_paths
 from estimator_det.config.files import is_remote
@@ -21,6 +21,9 @@ from estimator_det.programs.cloud.connection import Connection, StorageError, co
 from estimator_det.programs.cloud.jobs import Job
 from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import path_of
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 _MODEL_DIR = "--model_dir"
 # Regions of a continent that its multi-region does not contain.
@@ -44,7 +47,9 @@ class Staged(NamedTuple):
         return f"{self.folder}/{os.path.basename(self.local)}"
 
 
-def staged_paths(config: Any, job: Job, *, stages: bool) -> List[Staged]:
+def staged_paths(
+    config: pipeline_pb2.TrainEvalPipelineConfig, job: Job, *, stages: bool
+) -> List[Staged]:
     """The local paths of a configuration, each with its place in Cloud Storage."""
     staged = []
     for field, path in named_paths(config):
@@ -79,7 +84,9 @@ def _local_files(field: str, path: str) -> List[str]:
     return files
 
 
-def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
+def check_config(
+    config: pipeline_pb2.TrainEvalPipelineConfig, job: Job, *, reads_files: bool
+) -> None:
     """Checks a configuration and, if it may read them, the files that it names."""
     if not reads_files:
         console.print_line("files of the configuration are not checked: nothing is uploaded")
@@ -87,7 +94,9 @@ def check_config(config: Any, job: Job, *, reads_files: bool) -> None:
     console.check_config(config, depth, ignore=console.FOR_TPU if job.uses_tpu else ())
 
 
-def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
+def check_paths(
+    config: pipeline_pb2.TrainEvalPipelineConfig, job: Job, staged: Sequence[Staged]
+) -> None:
     """Checks that the job can read its paths, but for those staged later, and write its folder."""
     later = {each.field for each in staged}
     problems = path_problems(config, model_dir=job.job_dir, region=job.region)
@@ -97,7 +106,9 @@ def check_paths(config: Any, job: Job, staged: Sequence[Staged]) -> None:
         printing.report(problem, sys.stderr)
 
 
-def path_problems(config: Any, *, model_dir: str, region: str) -> List[Problem]:
+def path_problems(
+    config: pipeline_pb2.TrainEvalPipelineConfig, *, model_dir: str, region: str
+) -> List[Problem]:
     """Errors, then warnings, about paths that a job in the cloud could not read or write.
 
     One file of each path is read and, in `model_dir`, one is written and deleted. Buckets outside

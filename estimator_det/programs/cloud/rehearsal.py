@@ -16,7 +16,7 @@ import sys
 import sysconfig
 import time
 import venv
-from typing import Any, List
+from typing import TYPE_CHECKING, List
 
 from estimator_det.console import printing
 from estimator_det.programs import console
@@ -25,12 +25,15 @@ from estimator_det.programs.cloud.jobs import CONFIG_FILE, MODULE, Job
 from estimator_det.programs.cloud.replicas import LAST_LINES, clean_environment
 from model_fn.checkpoints.errors import RunError
 
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
+
 _FOLDERS = ("environment", "records", "work", "logs", "output")
 
 
 def rehearse(
     job: Job,
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     package: pathlib.Path,
     folder: pathlib.Path,
     *,
@@ -109,7 +112,9 @@ def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) 
     return python
 
 
-def first_records(config: Any, folder: pathlib.Path, count: int) -> Any:
+def first_records(
+    config: pipeline_pb2.TrainEvalPipelineConfig, folder: pathlib.Path, count: int
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """The configuration with the first `count` records of each input path, copied to `folder`.
 
     Its other local paths are absolute, for programs that run in another folder.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, List, Sequence, Tuple
 
 from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs import tpu_checks
 from estimator_det.programs.verbs.base import add_config_arguments, add_options, load
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 SUMMARY = "Reports what a configuration does and what is wrong with it"
 EXAMPLE = "ssd.config --set model.ssd.num_classes=3"
@@ -70,7 +73,9 @@ def run(options: argparse.Namespace) -> int:
     return console.EXIT_FAILED if errors else console.EXIT_OK
 
 
-def _graph_lines(config: Any, graphs: Any, *, list_quantized: bool) -> List[str]:
+def _graph_lines(
+    config: pipeline_pb2.TrainEvalPipelineConfig, graphs: Any, *, list_quantized: bool
+) -> List[str]:
     lines = []
     if graphs.num_operations:
         lines.append(
@@ -83,7 +88,9 @@ def _graph_lines(config: Any, graphs: Any, *, list_quantized: bool) -> List[str]
     return lines
 
 
-def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> List[str]:
+def _quantized_lines(
+    config: pipeline_pb2.TrainEvalPipelineConfig, scopes: Sequence[str], *, as_list: bool
+) -> List[str]:
     """Number of tensors that simulate quantization, and their names."""
     if not scopes:
         return []
@@ -102,7 +109,9 @@ def _quantized_lines(config: Any, scopes: Sequence[str], *, as_list: bool) -> Li
     return [heading, *(f"            {scope}" for scope in scopes)]
 
 
-def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], List[str]]:
+def _memory(
+    config: pipeline_pb2.TrainEvalPipelineConfig, training: Any, with_input: bool
+) -> Tuple[List[Any], List[str]]:
     """Problems and lines about memory; the input pipeline's only if its files can be read."""
     from estimator_det.config.problem import error
     from inputs.machine import available_cpus
@@ -133,7 +142,7 @@ def _memory(config: Any, training: Any, with_input: bool) -> Tuple[List[Any], Li
     return [*problems, *memory.check_memory(total, training.images)], lines
 
 
-def summary_lines(config: Any) -> List[str]:
+def summary_lines(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """Summary of a configuration in a few lines."""
     kind = config.model.WhichOneof("model")
     model: Any = getattr(config.model, kind) if kind else None

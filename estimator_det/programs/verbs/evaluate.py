@@ -6,7 +6,7 @@ import argparse
 import functools
 import os
 import shlex
-from typing import Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
 
 from estimator_det.console import printing
 from estimator_det.programs import console
@@ -17,6 +17,9 @@ from estimator_det.programs.verbs.base import (
     add_verbose_argument,
     load,
 )
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
 EXAMPLE = "--model_dir run"
@@ -170,7 +173,7 @@ def _evaluate_file(options: argparse.Namespace) -> None:
 
 
 def run_evaluation(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint: str,
     model_dir: Optional[str] = None,
     *,
@@ -214,7 +217,11 @@ def run_evaluation(
 
 
 def _evaluate(
-    evaluate: Callable[..., Any], config: Any, folder: str, calibrate: Optional[str], verbose: bool
+    evaluate: Callable[..., Any],
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    folder: str,
+    calibrate: Optional[str],
+    verbose: bool,
 ) -> None:
     """Evaluates into a folder, prints the metrics, and calibrates."""
     from model_fn.checkpoints import writing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
@@ -16,6 +16,9 @@ from estimator_det.programs.verbs.base import (
     load,
     names_of,
 )
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
 EXAMPLE = "run --output_dir exported"
@@ -169,7 +172,9 @@ def run(options: argparse.Namespace) -> None:
         _report(_export(config, checkpoint, options), names_of(options.format))
 
 
-def _export(config: Any, checkpoint: str, options: argparse.Namespace) -> Any:
+def _export(
+    config: pipeline_pb2.TrainEvalPipelineConfig, checkpoint: str, options: argparse.Namespace
+) -> Any:
     from exporters import formats, network, signatures
     from exporters.formats.export import export_formats
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Tuple
 
 from estimator_det.console import printing
 from estimator_det.programs import console
@@ -16,6 +16,9 @@ from estimator_det.programs.verbs.base import (
     positive,
 )
 from inputs.bad_records.kinds import KINDS
+
+if TYPE_CHECKING:
+    from estimator_det.protos import input_reader_pb2, pipeline_pb2
 
 SUMMARY = "Draws batches as they enter the model, augmented and padded; or what one step changes"
 EXAMPLE = "ssd.config --num_images 24 --output data.png"
@@ -65,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
         draw(config, options)
 
 
-def _draw_steps(config: Any, options: argparse.Namespace) -> None:
+def _draw_steps(config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace) -> None:
     """A picture for each `--augmentation`; the names of several go into the names of the files."""
     from model_fn.drawing import before_after
 
@@ -135,7 +138,9 @@ def _rotated(policy: Any, paths: Sequence[str], features: Any) -> List[str]:
     return names
 
 
-def _draw_batches(config: Any, options: argparse.Namespace) -> None:
+def _draw_batches(
+    config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace
+) -> None:
     from inputs.bad_records.log import FaultLog
     from inputs.bad_records.policy import make_policy
     from inputs.records import stream
@@ -178,7 +183,7 @@ def _draw_batches(config: Any, options: argparse.Namespace) -> None:
 
 
 def _batches(
-    config: Any, options: argparse.Namespace, faults: Any
+    config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace, faults: Any
 ) -> Tuple[Any, Any, Iterator[Any]]:
     """The preprocessor, the reader, and batches as pairs (features, labels) of arrays."""
     import inputs
@@ -207,7 +212,7 @@ def _batches(
     return preprocess, readers[0], dataset.as_numpy_iterator()
 
 
-def _names(reader: Any) -> Any:
+def _names(reader: input_reader_pb2.InputReader) -> Any:
     from inputs.label_map import read_label_map
 
     return read_label_map(reader.label_map_path).names if reader.label_map_path else {}

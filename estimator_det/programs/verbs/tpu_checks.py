@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any, List
+from typing import TYPE_CHECKING, Any, List
 
 from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, config_path, positive
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 _GIB = float(1 << 30)
 
@@ -31,7 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, str, {"--model_dir": "folder of the checkpoints"})
 
 
-def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build: bool) -> List[Any]:
+def run(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    options: argparse.Namespace,
+    reported: List[Any],
+    *,
+    build: bool,
+) -> List[Any]:
     """Runs the checks that the options name; returns the problems, and prints all but errors.
 
     Placeholders among the `reported` problems are not printed again. Without `build`, the checks
@@ -64,7 +73,9 @@ def run(config: Any, options: argparse.Namespace, reported: List[Any], *, build:
     return findings
 
 
-def _fix(config: Any, options: argparse.Namespace, target: Any) -> Any:
+def _fix(
+    config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace, target: Any
+) -> Any:
     """The configuration with safe edits made; writes it, and prints the edits."""
     from estimator_det.config import files, pipeline, tpu_lint
     from estimator_det.files import ownership
@@ -90,7 +101,7 @@ def _fix(config: Any, options: argparse.Namespace, target: Any) -> Any:
     return fixed
 
 
-def _memory(config: Any, num_shards: int) -> List[Any]:
+def _memory(config: pipeline_pb2.TrainEvalPipelineConfig, num_shards: int) -> List[Any]:
     """Prints what a core needs; a problem if no kind of TPU has it."""
     from estimator_det.config.problem import warning
     from estimator_det.config.text import ConfigError
@@ -127,7 +138,7 @@ def _memory(config: Any, num_shards: int) -> List[Any]:
     return [warning(field, f"{batch} {do} not fit into the memory of a core", remedy)]
 
 
-def _compile(config: Any, with_xla: bool) -> List[Any]:
+def _compile(config: pipeline_pb2.TrainEvalPipelineConfig, with_xla: bool) -> List[Any]:
     from model_fn.checks import tpu_graph
 
     start = time.monotonic()
