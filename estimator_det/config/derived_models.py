@@ -6,10 +6,12 @@ import copy
 import hashlib
 from typing import Any, NamedTuple, Optional
 
-from estimator_det.protos import model_pb2
+from estimator_det.protos import model_pb2, pipeline_pb2
 
 
-def evaluated_model(pipeline_config: Any) -> model_pb2.DetectionModel:
+def evaluated_model(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+) -> model_pb2.DetectionModel:
     """The model of a `TrainEvalPipelineConfig`, for the preprocessing of an evaluation.
 
     With `eval_config.force_no_resize` it is a copy whose resizer leaves images as they are, as in
@@ -54,7 +56,7 @@ class FinalScores(NamedTuple):
         return hashlib.sha256(content).hexdigest()[:16]
 
 
-def final_scores(model: Any) -> Optional[FinalScores]:
+def final_scores(model: model_pb2.DetectionModel) -> Optional[FinalScores]:
     """The final scores of a `DetectionModel`; None if it has no classes, or no post-processing."""
     kind = model.WhichOneof("model")
     if kind == "ssd":

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 
 from estimator_det.config.text import is_map, is_repeated
 from estimator_det.files.text import shortened
+from estimator_det.protos import pipeline_pb2
 
 LONGEST_VALUE = 80
 MOST_LINES = 20
@@ -66,7 +67,9 @@ def differences(before: Message, after: Message, prefix: str = "") -> Iterator[D
             yield Difference(prefix + field.name, _text(first, field), _text(second, field))
 
 
-def training_differences(before: Any, after: Any) -> List[str]:
+def training_differences(
+    before: pipeline_pb2.TrainEvalPipelineConfig, after: pipeline_pb2.TrainEvalPipelineConfig
+) -> List[str]:
     """Lines about what a training does otherwise by another `TrainEvalPipelineConfig`."""
     lines = [
         f"{path} is {new}; so far it was {old}"

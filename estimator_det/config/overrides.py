@@ -12,6 +12,8 @@ import functools
 import os
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
 
+from google.protobuf.message import Message
+
 from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.field_rules import range_of
 from estimator_det.config.text import ConfigError, nearest, parse_message
@@ -108,7 +110,7 @@ def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
     yield from config.eval_input_reader
 
 
-def _set_field(message: Any, name: str, value: Any) -> None:
+def _set_field(message: Message, name: str, value: Any) -> None:
     """Sets a number in its range, a switch, a text or a path."""
     field = message.DESCRIPTOR.fields_by_name.get(name)
     if field is None:

@@ -81,7 +81,7 @@ def reliability(scores: Array, correct: Array) -> Reliability:
     )
 
 
-def scores_of(pipeline_config: Any, kind: str) -> FinalScores:
+def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) -> FinalScores:
     """The part of a configuration that gets a calibration of one kind.
 
     Refuses scores that this kind cannot be fitted for.
@@ -226,14 +226,18 @@ def _rounded(number: float) -> float:
 
 
 @FITS.register("function_approximation")
-def _fit_function(config: Any, matches: Matches, scores: FinalScores) -> None:
+def _fit_function(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> None:
     del scores
     for x, y in function_points(matches.all_classes_merged()):
         config.function_approximation.x_y_pairs.x_y_pair.add(x=x, y=y)
 
 
 @FITS.register("class_id_function_approximations")
-def _fit_functions(config: Any, matches: Matches, scores: FinalScores) -> None:
+def _fit_functions(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> None:
     most = int(np.clip(MAX_POINTS_OF_CLASSES // max(len(matches.class_ids), 1), 3, 30))
     table = config.class_id_function_approximations.class_id_xy_pairs_map
     common = function_points(matches.all_classes_merged(), most)
@@ -283,7 +287,9 @@ def _not_more_precise(kind: str) -> RunError:
 
 
 @FITS.register("sigmoid_calibration")
-def _fit_sigmoid(config: Any, matches: Matches, scores: FinalScores) -> None:
+def _fit_sigmoid(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> None:
     del scores
     point = sigmoid_parameters(matches.all_classes_merged())
     if point is None:
@@ -293,7 +299,9 @@ def _fit_sigmoid(config: Any, matches: Matches, scores: FinalScores) -> None:
 
 
 @FITS.register("class_id_sigmoid_calibrations")
-def _fit_sigmoids(config: Any, matches: Matches, scores: FinalScores) -> None:
+def _fit_sigmoids(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> None:
     common = calibration_pb2.CalibrationConfig()
     _fit_sigmoid(common, matches, scores)
     table = config.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map
@@ -325,7 +333,9 @@ def temperature(matches: ClassMatches) -> float:
 
 
 @FITS.register(TEMPERATURE)
-def _fit_temperature(config: Any, matches: Matches, scores: FinalScores) -> None:
+def _fit_temperature(
+    config: calibration_pb2.CalibrationConfig, matches: Matches, scores: FinalScores
+) -> None:
     del scores
     scaler = temperature(matches.all_classes_merged())
     config.temperature_scaling_calibration.scaler = _rounded(scaler)
@@ -334,7 +344,7 @@ def _fit_temperature(config: Any, matches: Matches, scores: FinalScores) -> None
 class Calibrated(NamedTuple):
     """A fitted calibration and what it changes."""
 
-    config: Any  # `CalibrationConfig` proto
+    config: calibration_pb2.CalibrationConfig
     before: Reliability
     after: Reliability  # reliability on the detections that it was fitted to
     # Expected calibration error of detections that it was not fitted to: of each half of the

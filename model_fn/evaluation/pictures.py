@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from estimator_det.boxes.mask_regions import paste_mask, resize_mask
+from estimator_det.protos import eval_pb2
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.run_lengths import Sizes
@@ -23,7 +24,9 @@ class Pictures:
     as colours, fewer than three as grey.
     """
 
-    def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
+    def __init__(
+        self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+    ) -> None:
         self._names = {category["id"]: category["name"] for category in categories}
         self._max_images = eval_config.num_visualizations
         self._options = DrawOptions(

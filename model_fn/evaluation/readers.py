@@ -6,11 +6,14 @@ import os
 from typing import Any, Dict
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 
-def named_readers(pipeline_config: Any, *, on_training_data: bool = False) -> Dict[str, Any]:
+def named_readers(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, *, on_training_data: bool = False
+) -> Dict[str, Any]:
     """Evaluation readers by name, or the training reader; one without a name takes its number."""
     if on_training_data:
         return {TRAINING_DATA: pipeline_config.train_input_reader}

@@ -25,6 +25,7 @@ from estimator_det.config.derived_models import final_scores
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import cut, plain
 from estimator_det.files import json_lines
+from estimator_det.protos import model_pb2, pipeline_pb2
 from model_fn.checkpoints.repair import step_of
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
 from model_fn.evaluation.readers import evaluation_folder, named_readers
@@ -72,7 +73,7 @@ class Table:
         }
 
 
-def make_table(matches: Matches, model: Optional[Any] = None) -> Table:
+def make_table(matches: Matches, model: Optional[model_pb2.DetectionModel] = None) -> Table:
     """The thresholds of an evaluation; `model` is the `DetectionModel` proto that was evaluated."""
     scores = None if model is None else final_scores(model)
     classes = zip(matches.class_ids, matches.class_names, matches.per_class())
@@ -160,7 +161,7 @@ def read(path: str) -> Table:
         ) from None
 
 
-def check(path: str, model: Any) -> None:
+def check(path: str, model: model_pb2.DetectionModel) -> None:
     """Refuses thresholds for other scores than those of a `DetectionModel` proto."""
     measured, scores = read(path).scores, final_scores(model)
     if measured is None or scores is None or measured == scores.fingerprint():
@@ -174,7 +175,9 @@ def check(path: str, model: Any) -> None:
 
 
 def find_usable(
-    pipeline_config: Any, checkpoint: str, model_dir: Optional[str] = None
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    checkpoint: str,
+    model_dir: Optional[str] = None,
 ) -> Optional[str]:
     """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
+from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn.drawing import batch_grid
@@ -22,7 +23,7 @@ def summary(
     features: Dict[str, tf.Tensor],
     groundtruth: Groundtruth,
     preprocess: Callable[[tf.Tensor], Any],
-    reader: Any,
+    reader: input_reader_pb2.InputReader,
 ) -> tf.Tensor:
     """The first images of the batch with their groundtruth, as a serialized Summary.
 

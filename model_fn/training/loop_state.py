@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 import numpy as np
 
 from estimator_det.compat import shared_state, tf
+from estimator_det.protos import optimizer_pb2
 from model_fn.training.optimizers import state_names
 from model_fn.training.train_op import name_of
 
@@ -88,7 +89,7 @@ def first_worker_values(
 
 
 def optimizer_variables(
-    optimizer: Any, config: Any, trained: Sequence[tf.Variable]
+    optimizer: Any, config: optimizer_pb2.Optimizer, trained: Sequence[tf.Variable]
 ) -> Dict[str, Any]:
     """Slots of the trained variables, and what an optimizer has once, by an Estimator's names."""
     suffixes, names = state_names(config)

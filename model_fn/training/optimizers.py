@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import optimizer_pb2
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training.schedules import make_learning_rate
 
@@ -14,7 +15,7 @@ OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
 
 
 @OPTIMIZERS.register("rms_prop_optimizer")
-def _make_rms_prop(config: Any, learning_rate: Any) -> Any:
+def _make_rms_prop(config: optimizer_pb2.RMSPropOptimizer, learning_rate: Any) -> Any:
     return tf1.train.RMSPropOptimizer(
         learning_rate,
         decay=config.decay,
@@ -24,12 +25,12 @@ def _make_rms_prop(config: Any, learning_rate: Any) -> Any:
 
 
 @OPTIMIZERS.register("momentum_optimizer")
-def _make_momentum(config: Any, learning_rate: Any) -> Any:
+def _make_momentum(config: optimizer_pb2.MomentumOptimizer, learning_rate: Any) -> Any:
     return tf1.train.MomentumOptimizer(learning_rate, momentum=config.momentum_optimizer_value)
 
 
 @OPTIMIZERS.register("adam_optimizer")
-def _make_adam(config: Any, learning_rate: Any) -> Any:
+def _make_adam(config: optimizer_pb2.AdamOptimizer, learning_rate: Any) -> Any:
     return tf1.train.AdamOptimizer(learning_rate, epsilon=config.epsilon)
 
 
@@ -87,7 +88,9 @@ def _make_average(variable: tf.Variable) -> tf.Variable:
         )
 
 
-def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]:
+def make_optimizer(
+    config: optimizer_pb2.Optimizer, global_step: tf.Tensor
+) -> Tuple[Any, tf.Tensor]:
     """The optimizer of an `Optimizer` proto and its learning rate.
 
     With `use_moving_average` the optimizer is wrapped in `MovingAverageOptimizer`.
@@ -101,7 +104,7 @@ def make_optimizer(config: Any, global_step: tf.Tensor) -> Tuple[Any, tf.Tensor]
 
 
 def make_loop_optimizer(
-    config: Any, global_step: tf.Variable
+    config: optimizer_pb2.Optimizer, global_step: tf.Variable
 ) -> Tuple[Any, Callable[[], tf.Tensor]]:
     """Like `make_optimizer`, for a TF2 loop: each function computes the rate again.
 
@@ -115,7 +118,7 @@ def make_loop_optimizer(
     return OPTIMIZERS.get(kind)(options, learning_rate), learning_rate
 
 
-def state_names(config: Any) -> Tuple[Dict[str, str], List[str]]:
+def state_names(config: optimizer_pb2.Optimizer) -> Tuple[Dict[str, str], List[str]]:
     """Names in graphs of the state of an `Optimizer` proto's optimizer, without moving averages.
 
     Returns the suffix of a variable's name by slot, such as "/Momentum" for "momentum", and names
@@ -133,7 +136,7 @@ def state_names(config: Any) -> Tuple[Dict[str, str], List[str]]:
     return suffixes, [name for name in names if not name.startswith("v/")]
 
 
-def _chosen(config: Any) -> Tuple[str, Any]:
+def _chosen(config: optimizer_pb2.Optimizer) -> Tuple[str, Any]:
     """The kind of an optimizer and its message."""
     kind = config.WhichOneof("optimizer")
     if kind is None:

@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, track_tf1_style_variables
 from estimator_det.detectors.base import make_detector
+from estimator_det.protos import pipeline_pb2
 from model_fn.training import step
 from model_fn.training.finite_gate import nan_unless_finite
 from model_fn.training.recompute import recomputing
@@ -76,7 +77,7 @@ class Replica(tf.Module):
 
     def __init__(
         self,
-        pipeline_config: Any,
+        pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
         optimizer: Any,
         *,
         num_parts: int = 1,

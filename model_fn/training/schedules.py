@@ -12,18 +12,21 @@ from typing import Any, Callable
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import optimizer_pb2
 
 LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry("learning rate")
 
 
 @LEARNING_RATES.register("constant_learning_rate")
-def _constant(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+def _constant(config: optimizer_pb2.ConstantLearningRate, global_step: tf.Tensor) -> tf.Tensor:
     del global_step
     return tf.constant(config.learning_rate, tf.float32)
 
 
 @LEARNING_RATES.register("exponential_decay_learning_rate")
-def _exponential_decay(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+def _exponential_decay(
+    config: optimizer_pb2.ExponentialDecayLearningRate, global_step: tf.Tensor
+) -> tf.Tensor:
     """Holds the burn-in rate, then decays exponentially, never below `min_learning_rate`.
 
     The decay counts from the end of the burn-in.
@@ -46,7 +49,9 @@ def _exponential_decay(config: Any, global_step: tf.Tensor) -> tf.Tensor:
 
 
 @LEARNING_RATES.register("manual_step_learning_rate")
-def _manual_steps(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+def _manual_steps(
+    config: optimizer_pb2.ManualStepLearningRate, global_step: tf.Tensor
+) -> tf.Tensor:
     """Piecewise constant; each rate of the schedule holds from its step on.
 
     With `warmup`, the rate rises linearly from the initial one at step 0 to that of the first
@@ -67,7 +72,9 @@ def _manual_steps(config: Any, global_step: tf.Tensor) -> tf.Tensor:
 
 
 @LEARNING_RATES.register("cosine_decay_learning_rate")
-def _cosine_decay(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+def _cosine_decay(
+    config: optimizer_pb2.CosineDecayLearningRate, global_step: tf.Tensor
+) -> tf.Tensor:
     """Rises linearly to the base rate, holds it, then falls along half a cosine to 0.
 
     From Loshchilov and Hutter, "SGDR", https://arxiv.org/abs/1608.03983, without restarts. After
@@ -101,7 +108,7 @@ def _cosine_decay(config: Any, global_step: tf.Tensor) -> tf.Tensor:
     return tf.where(step > config.total_steps, 0.0, rate)
 
 
-def make_learning_rate(config: Any, global_step: tf.Tensor) -> tf.Tensor:
+def make_learning_rate(config: optimizer_pb2.LearningRate, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
     rate = LEARNING_RATES.make_chosen(config, "learning_rate", global_step)
     # The reference's name of the tensor, by which hooks of users find it.

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import check_ranges_or_raise
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import train_pb2
 from model_fn.training.finite_gate import RejectedBatch, guarded, nan_unless_finite, written_values
 from model_fn.training.recompute import recomputing
 
@@ -40,7 +41,9 @@ def _matches(pattern: str, variable: tf.Variable) -> bool:
     return any(re.search(pattern, name) for name in (name_of(variable), variable.name))
 
 
-def variables_to_train(train_config: Any, trainable: Sequence[tf.Variable]) -> List[tf.Variable]:
+def variables_to_train(
+    train_config: train_pb2.TrainConfig, trainable: Sequence[tf.Variable]
+) -> List[tf.Variable]:
     """Variables that match `update_trainable_variables`, if set, and not `freeze_variables`.
 
     Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
@@ -99,7 +102,9 @@ def gradient_summaries(gradients: Dict[str, tf.Tensor]) -> List[tf.Tensor]:
     return [*histograms, scalar_summary(norms)]
 
 
-def compute_gradients(loss: tf.Tensor, optimizer: Any, train_config: Any) -> GradientsAndVariables:
+def compute_gradients(
+    loss: tf.Tensor, optimizer: Any, train_config: train_pb2.TrainConfig
+) -> GradientsAndVariables:
     """`gradients_of` this graph's variables to train; ConfigError if the loss reaches none."""
     variables = variables_to_train(train_config, tf1.trainable_variables())
     pairs = gradients_of(loss, optimizer, train_config, variables)
@@ -118,7 +123,10 @@ def check_reached(gradients: Sequence[Any], variables: Sequence[tf.Variable]) ->
 
 
 def gradients_of(
-    loss: tf.Tensor, optimizer: Any, train_config: Any, variables: Sequence[tf.Variable]
+    loss: tf.Tensor,
+    optimizer: Any,
+    train_config: train_pb2.TrainConfig,
+    variables: Sequence[tf.Variable],
 ) -> GradientsAndVariables:
     """Gradients of variables that the loss reaches, those of biases multiplied as configured."""
     # Gates protect what reads a variable in place; resource variables are read by value.
@@ -139,7 +147,7 @@ def make_train_op(
     loss: tf.Tensor,
     optimizer: Any,
     global_step: tf.Variable,
-    train_config: Any,
+    train_config: train_pb2.TrainConfig,
     updates: Sequence[tf.Operation],
     *,
     learning_rate: tf.Tensor,

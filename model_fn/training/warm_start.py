@@ -21,6 +21,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import Detector
 from estimator_det.nets.quantization import is_range
+from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
@@ -136,7 +137,7 @@ def _rows(state: str, names: List[str], limit: int = _ROWS_SHOWN) -> List[str]:
     return rows
 
 
-def checkpoint_type(train_config: Any) -> str:
+def checkpoint_type(train_config: train_pb2.TrainConfig) -> str:
     """`fine_tune_checkpoint_type`, or the value of the older `from_detection_checkpoint`."""
     older = "detection" if train_config.from_detection_checkpoint else "classification"
     return train_config.fine_tune_checkpoint_type or older
@@ -146,7 +147,7 @@ def restore_table(
     path: str,
     variables: Dict[str, tf.Variable],
     backbone: Collection[tf.Variable] = (),
-    model: Optional[Any] = None,
+    model: Optional[model_pb2.DetectionModel] = None,
 ) -> RestoreTable:
     """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder)."""
     return _compare(_whole_checkpoint(path), variables, backbone, model)
@@ -167,7 +168,7 @@ def _compare(
     prefix: str,
     variables: Dict[str, tf.Variable],
     backbone: Collection[tf.Variable] = (),
-    model: Optional[Any] = None,
+    model: Optional[model_pb2.DetectionModel] = None,
 ) -> RestoreTable:
     available = tf1.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     restored: Dict[str, tf.Variable] = {}
@@ -203,7 +204,11 @@ def _compare(
     )
 
 
-def table_of(detector: Detector, train_config: Any, model: Optional[Any] = None) -> RestoreTable:
+def table_of(
+    detector: Detector,
+    train_config: train_pb2.TrainConfig,
+    model: Optional[model_pb2.DetectionModel] = None,
+) -> RestoreTable:
     """Table of what `train_config.fine_tune_checkpoint` restores in the default graph."""
     kind = checkpoint_type(train_config)
     prefix = _whole_checkpoint(train_config.fine_tune_checkpoint)
@@ -237,9 +242,9 @@ def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
 
 def plan_warm_start(
     detector: Detector,
-    train_config: Any,
+    train_config: train_pb2.TrainConfig,
     model_dir: Optional[str],
-    model: Optional[Any] = None,
+    model: Optional[model_pb2.DetectionModel] = None,
 ) -> Optional[RestoreTable]:
     """Table of what `train_config.fine_tune_checkpoint` restores in the default graph.
 
@@ -280,7 +285,11 @@ def _warn_of_neutral_statistics(table: RestoreTable) -> None:
         )
 
 
-def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = None) -> None:
+def check_table(
+    table: RestoreTable,
+    train_config: train_pb2.TrainConfig,
+    model: Optional[model_pb2.DetectionModel] = None,
+) -> None:
     """Refuses a checkpoint that restores nothing, or less than `min_restored_share`."""
     if table.is_object_based and table.share < _SAME_NETWORK:
         raise _foreign_layers(table, model)
@@ -296,7 +305,7 @@ def check_table(table: RestoreTable, train_config: Any, model: Optional[Any] = N
         )
 
 
-def _foreign_layers(table: RestoreTable, model: Optional[Any]) -> ConfigError:
+def _foreign_layers(table: RestoreTable, model: Optional[model_pb2.DetectionModel]) -> ConfigError:
     """The error of an object-based checkpoint, whose layers have numbers, of another network."""
     backbone = set(table.backbone_names)
     rows = [row for row in table.mismatched if row[0] in backbone]
@@ -312,7 +321,7 @@ def _foreign_layers(table: RestoreTable, model: Optional[Any]) -> ConfigError:
     )
 
 
-def _extractor(model: Optional[Any]) -> str:
+def _extractor(model: Optional[model_pb2.DetectionModel]) -> str:
     if model is None:
         return "the configuration"
     kind = model.WhichOneof("model")
@@ -320,7 +329,11 @@ def _extractor(model: Optional[Any]) -> str:
     return f"model.{kind}.feature_extractor.type {name!r}"
 
 
-def _foreign_backbone(table: RestoreTable, train_config: Any, model: Optional[Any]) -> ConfigError:
+def _foreign_backbone(
+    table: RestoreTable,
+    train_config: train_pb2.TrainConfig,
+    model: Optional[model_pb2.DetectionModel],
+) -> ConfigError:
     """The error of a checkpoint without variables of the backbone."""
     shapes = [name for name, _, _ in table.mismatched]
     stored = network_scopes([*table.restored, *shapes, *table.unused])

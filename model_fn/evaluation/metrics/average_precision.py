@@ -17,6 +17,7 @@ from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco_matching import rows_of_classes
 from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou, mask_areas, mask_iou
@@ -224,7 +225,9 @@ SETS = {
 
 def _register(names: Sequence[str], options: ApOptions) -> None:
     @register(*names)
-    def make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> AveragePrecision:
+    def make(
+        eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+    ) -> AveragePrecision:
         del eval_config
         return AveragePrecision(categories, options)
 
@@ -242,7 +245,7 @@ for _names, _options in SETS.items():
     ),
 )
 def _make_within_recalls(
-    eval_config: Any, categories: Sequence[Dict[str, Any]]
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
 ) -> AveragePrecision:
     """PASCAL VOC's metric on the part of each precision/recall curve within a range of recall."""
     low, high = eval_config.recall_lower_bound, eval_config.recall_upper_bound

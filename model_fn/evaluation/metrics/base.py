@@ -25,6 +25,7 @@ import numpy as np
 
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.run_lengths import RunLengths
 
 # Fields of `EvaluatedBatch`
@@ -157,7 +158,7 @@ def register(
     return enter
 
 
-def chosen_metrics(eval_config: Any) -> List[str]:
+def chosen_metrics(eval_config: eval_pb2.EvalConfig) -> List[str]:
     """Names of the metrics sets that an `EvalConfig` asks for, each set once under its first name.
 
     Names that are not known are among them.
@@ -169,7 +170,7 @@ def chosen_metrics(eval_config: Any) -> List[str]:
 
 
 def make_named_metrics(
-    eval_config: Any, categories: Sequence[Dict[str, Any]]
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
 ) -> List[Tuple[str, Metrics]]:
     """Like `make_metrics`, each with the field of the configuration that asks for it.
 
@@ -196,6 +197,8 @@ def make_named_metrics(
     return named
 
 
-def make_metrics(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> List[Metrics]:
+def make_metrics(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> List[Metrics]:
     """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set."""
     return [metrics for _, metrics in make_named_metrics(eval_config, categories)]

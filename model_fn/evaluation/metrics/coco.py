@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
@@ -129,7 +130,7 @@ _PER_CATEGORY_FIELDS = (
 )
 
 
-def _per_category_options(eval_config: Any) -> Dict[str, Any]:
+def _per_category_options(eval_config: eval_pb2.EvalConfig) -> Dict[str, Any]:
     """Arguments of the class from `_PER_CATEGORY_FIELDS` of an `EvalConfig`."""
     return {
         "per_category": eval_config.include_metrics_per_category,
@@ -145,7 +146,9 @@ def _per_category_options(eval_config: Any) -> Dict[str, Any]:
     "coco_detection_metrics",
     eval_fields=(*_PER_CATEGORY_FIELDS, "skip_predictions_for_unlabeled_class"),
 )
-def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoBoxMetrics:
+def _make_boxes(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> CocoBoxMetrics:
     return CocoBoxMetrics(
         categories,
         skip_unlabeled=eval_config.skip_predictions_for_unlabeled_class,
@@ -154,5 +157,7 @@ def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoB
 
 
 @register("coco_mask_metrics", eval_fields=_PER_CATEGORY_FIELDS)
-def _make_masks(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoMaskMetrics:
+def _make_masks(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> CocoMaskMetrics:
     return CocoMaskMetrics(categories, **_per_category_options(eval_config))

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
@@ -118,7 +119,7 @@ def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, 
 
 @PARAMETERIZED.register(NAME)
 def _make_for_class(
-    config: Any, field: str, categories: Sequence[Dict[str, Any]]
+    config: eval_pb2.CocoKeypointMetrics, field: str, categories: Sequence[Dict[str, Any]]
 ) -> CocoKeypointMetrics:
     field = f"{field}.{NAME}"
     categories_by_name = {str(category["name"]): category for category in categories}
@@ -141,7 +142,9 @@ def _make_for_class(
 
 
 @register(NAME, needs_label_map=True)
-def _make_for_all(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoKeypointMetrics:
+def _make_for_all(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> CocoKeypointMetrics:
     entries = eval_config.parameterized_metric
     chosen = {
         entry.coco_keypoint_metrics.class_label

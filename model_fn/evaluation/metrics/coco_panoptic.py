@@ -6,6 +6,7 @@ from typing import Any, Dict, Mapping, Sequence
 
 import numpy as np
 
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import EvaluatedBatch, register
 from model_fn.evaluation.metrics.coco_matching import greedy_match
 from model_fn.evaluation.metrics.overlaps import mask_iou
@@ -82,5 +83,7 @@ class CocoPanopticMetrics:
 
 
 @register("coco_panoptic_metrics", eval_fields=("include_metrics_per_category",))
-def _make(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> CocoPanopticMetrics:
+def _make(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> CocoPanopticMetrics:
     return CocoPanopticMetrics(categories, per_category=eval_config.include_metrics_per_category)

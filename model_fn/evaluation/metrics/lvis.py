@@ -13,6 +13,7 @@ import numpy as np
 
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import listed
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, CocoBoxMetrics, Summary
 from model_fn.evaluation.metrics.overlaps import mask_objects
@@ -84,12 +85,16 @@ def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[D
 
 
 @register("lvis_box_metrics", "lvis_detection_metrics", needs_label_map=True)
-def _make_boxes(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisBoxMetrics:
+def _make_boxes(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> LvisBoxMetrics:
     del eval_config
     return LvisBoxMetrics(_with_frequencies("lvis_box_metrics", categories))
 
 
 @register("lvis_mask_metrics", needs_label_map=True)
-def _make_masks(eval_config: Any, categories: Sequence[Dict[str, Any]]) -> LvisMaskMetrics:
+def _make_masks(
+    eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+) -> LvisMaskMetrics:
     del eval_config
     return LvisMaskMetrics(_with_frequencies("lvis_mask_metrics", categories))
