@@ -8,19 +8,17 @@ takes it), `override` (the settings that programs and notebooks change most, by 
 from __future__ import annotations
 
 import copy
-import functools
 import os
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
 
 from google.protobuf.message import Message
 
 from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.field_rules import range_of
-from estimator_det.config.text import ConfigError, nearest, parse_message
-from estimator_det.protos import input_reader_pb2, optimizer_pb2, pipeline_pb2
+from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.protos import optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
-Setter = Callable[[Config, Any], None]
 
 
 def merge_text(config: Config, text: str) -> Config:
@@ -80,86 +78,76 @@ def override(config: Config, **settings: Any) -> Config:
     """
     changed = copy.deepcopy(config)
     for name, value in settings.items():
-        if name not in _SETTERS:
+        if name not in _SETTINGS:
             raise ConfigError(
                 None,
-                f"there is no setting {name!r}{nearest(name, list(_SETTERS)) or '.'} "
-                f"Known: {', '.join(sorted(_SETTERS))}; any other field: apply_overrides",
+                f"there is no setting {name!r}{nearest(name, list(_SETTINGS)) or '.'} "
+                f"Known: {', '.join(sorted(_SETTINGS))}; any other field: apply_overrides",
             )
         # Callers pass flags as they are; a flag that is not given is None.
         if value is None:
             continue
         try:
-            _SETTERS[name](changed, value)
+            if name in _SETTERS:
+                _SETTERS[name](changed, value)
+            else:
+                _set_paths(changed, _PATHS[name], value)
         except (TypeError, ValueError) as error:
             raise ConfigError(None, f"setting {name}={value!r}: {error}") from error
     return changed
 
 
-def _eval_readers(config: Config) -> List[input_reader_pb2.InputReader]:
-    """All evaluation readers; one is made where there is none, so that a path finds its place."""
-    if not config.eval_input_reader:
+def _set_paths(config: Config, paths: Sequence[str], value: Any) -> None:
+    """Sets the fields at some paths, as `_PATHS` has them."""
+    if paths[0].startswith("eval_input_reader.") and not config.eval_input_reader:
         # The default of the schema shuffles, which an evaluation does not need.
         reader = config.eval_input_reader.add(shuffle=False)
         reader.label_map_path = config.train_input_reader.label_map_path
-    return list(config.eval_input_reader)
+    for path in paths:
+        *above, field = path.split(".")
+        messages: List[Message] = [config]
+        for step in above:
+            messages = [each for message in messages for each in _entered(message, step)]
+        for message in messages:
+            _set_field(message, field, value)
 
 
-def _readers(config: Config) -> Iterator[input_reader_pb2.InputReader]:
-    yield config.train_input_reader
-    yield from config.eval_input_reader
+def _entered(message: Message, step: str) -> Sequence[Message]:
+    """The messages one step of a path further."""
+    if step == _CHOSEN:
+        (group,) = message.DESCRIPTOR.oneofs
+        step = _chosen(message, group.name)
+    value = getattr(message, step)
+    return list(value) if is_repeated(message.DESCRIPTOR.fields_by_name[step]) else [value]
+
+
+def _chosen(message: Message, group: str) -> str:
+    kind = message.WhichOneof(group)
+    if kind is None:
+        raise ValueError(f"{message.DESCRIPTOR.name} has no {group.replace('_', ' ')} chosen")
+    return kind
 
 
 def _set_field(message: Message, name: str, value: Any) -> None:
-    """Sets a number in its range, a switch, a text or a path."""
+    """Sets a number in its range, a switch, a text, the name of a value, or a list of paths."""
     field = message.DESCRIPTOR.fields_by_name.get(name)
     if field is None:
         raise ValueError(f"{message.DESCRIPTOR.name} has no {name}")
+    if is_repeated(field):
+        paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
+        if not paths:
+            raise ValueError("needs at least one path")
+        getattr(message, name)[:] = [os.fspath(path) for path in paths]
+        return
+    if field.enum_type:
+        known = list(field.enum_type.values_by_name)
+        if value not in known:
+            raise ValueError(f"must be one of {', '.join(known)}{nearest(value, known)}")
+        value = field.enum_type.values_by_name[value].number
     allowed = range_of(field)
     if allowed and isinstance(value, (int, float)) and not allowed.contains(value):
         raise ValueError(f"allowed are {allowed.text()}")
     setattr(message, name, os.fspath(value) if isinstance(value, os.PathLike) else value)
-
-
-def _setter(name: str, messages: Callable[[Config], Iterable[Any]]) -> Setter:
-    """Sets a field of some messages of the configuration."""
-
-    def set_fields(config: Config, value: Any) -> None:
-        for message in messages(config):
-            _set_field(message, name, value)
-
-    return set_fields
-
-
-_train_setter = functools.partial(_setter, messages=lambda config: [config.train_config])
-_eval_setter = functools.partial(_setter, messages=lambda config: [config.eval_config])
-
-
-def _set_input_paths(
-    readers: List[input_reader_pb2.InputReader], value: Union[str, Sequence[str]]
-) -> None:
-    paths = [value] if isinstance(value, (str, os.PathLike)) else list(value)
-    if not paths:
-        raise ValueError("needs at least one path")
-    for reader in readers:
-        reader.tf_record_input_reader.input_path[:] = map(os.fspath, paths)
-
-
-def _set_mask_type(config: Config, value: str) -> None:
-    known = input_reader_pb2.InstanceMaskType.keys()
-    if value not in known:
-        raise ValueError(f"must be one of {', '.join(known)}{nearest(value, list(known))}")
-    for reader in _readers(config):
-        # Setting the attribute takes a number; the constructor takes the name.
-        reader.MergeFrom(input_reader_pb2.InputReader(mask_type=value))
-
-
-def _set_num_classes(config: Config, value: int) -> None:
-    kind = config.model.WhichOneof("model")
-    model: Any = getattr(config.model, kind) if kind else config.model
-    if "num_classes" not in model.DESCRIPTOR.fields_by_name:
-        raise ValueError(f"the model is {kind or 'not chosen'}, which has no num_classes")
-    _set_field(model, "num_classes", value)
 
 
 def _set_loss_weight_ratio(config: Config, value: float) -> None:
@@ -175,15 +163,15 @@ def _set_loss_weight_ratio(config: Config, value: float) -> None:
         raise ValueError(f"is for ssd and faster_rcnn; the model is {kind or 'not chosen'}")
 
 
-def _chosen_optimizer(config: Config) -> Any:
-    kind = config.train_config.optimizer.WhichOneof("optimizer")
-    if kind is None:
-        raise ValueError("train_config.optimizer has no optimizer chosen")
-    return getattr(config.train_config.optimizer, kind)
+def _learning_rate(config: Config) -> optimizer_pb2.LearningRate:
+    optimizer = config.train_config.optimizer
+    rate: optimizer_pb2.LearningRate
+    rate = getattr(optimizer, _chosen(optimizer, "optimizer")).learning_rate
+    return rate
 
 
 def _set_learning_rate(config: Config, value: float) -> None:
-    rate: optimizer_pb2.LearningRate = _chosen_optimizer(config).learning_rate
+    rate = _learning_rate(config)
     kind = rate.WhichOneof("learning_rate")
     if kind == "constant_learning_rate":
         rate.constant_learning_rate.learning_rate = value
@@ -225,8 +213,8 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     # Warm-up and plateaus keep their share of the run.
     factor = num_steps / length
     changed = override(config, num_train_steps=num_steps)
-    rate = _chosen_optimizer(changed).learning_rate
-    schedule = getattr(rate, rate.WhichOneof("learning_rate"))
+    rate = _learning_rate(changed)
+    schedule = getattr(rate, _chosen(rate, "learning_rate"))
     for name in _STEPS_OF_SCHEDULES:
         if getattr(schedule, name, 0):
             setattr(schedule, name, max(1, round(getattr(schedule, name) * factor)))
@@ -255,28 +243,33 @@ def _ratio(new: float, old: float) -> float:
     return new / old
 
 
-_SETTERS: Dict[str, Setter] = {
-    "batch_size": _train_setter("batch_size"),
-    "eval_batch_size": _eval_setter("batch_size"),
-    "num_train_steps": _train_setter("num_steps"),
+_CHOSEN = "*"  # in a path: the member of a message's oneof that is set
+
+# Fields of a setting. A path through a repeated field is of each of its messages.
+_PATHS: Dict[str, Tuple[str, ...]] = {
+    "batch_size": ("train_config.batch_size",),
+    "eval_batch_size": ("eval_config.batch_size",),
+    "num_train_steps": ("train_config.num_steps",),
+    "momentum_optimizer_value": ("train_config.optimizer.*.momentum_optimizer_value",),
+    "use_bfloat16": ("train_config.use_bfloat16",),
+    "fine_tune_checkpoint": ("train_config.fine_tune_checkpoint",),
+    "fine_tune_checkpoint_type": ("train_config.fine_tune_checkpoint_type",),
+    "label_map_path": ("train_input_reader.label_map_path", "eval_input_reader.label_map_path"),
+    "train_input_path": ("train_input_reader.tf_record_input_reader.input_path",),
+    "eval_input_path": ("eval_input_reader.tf_record_input_reader.input_path",),
+    "mask_type": ("train_input_reader.mask_type", "eval_input_reader.mask_type"),
+    "sample_1_of_n_eval_examples": ("eval_input_reader.sample_1_of_n_examples",),
+    "eval_num_epochs": ("eval_input_reader.num_epochs",),
+    "eval_with_moving_averages": ("eval_config.use_moving_averages",),
+    "retain_original_images": ("eval_config.retain_original_images",),
+    "retain_original_image_additional_channels": (
+        "eval_config.retain_original_image_additional_channels",
+    ),
+    "num_classes": ("model.*.num_classes",),
+}
+
+_SETTERS: Dict[str, Callable[[Config, float], None]] = {
     "learning_rate": _set_learning_rate,
-    "momentum_optimizer_value": _setter(
-        "momentum_optimizer_value", lambda config: [_chosen_optimizer(config)]
-    ),
-    "use_bfloat16": _train_setter("use_bfloat16"),
-    "fine_tune_checkpoint": _train_setter("fine_tune_checkpoint"),
-    "fine_tune_checkpoint_type": _train_setter("fine_tune_checkpoint_type"),
-    "label_map_path": _setter("label_map_path", _readers),
-    "train_input_path": lambda config, value: _set_input_paths([config.train_input_reader], value),
-    "eval_input_path": lambda config, value: _set_input_paths(_eval_readers(config), value),
-    "mask_type": _set_mask_type,
-    "sample_1_of_n_eval_examples": _setter("sample_1_of_n_examples", _eval_readers),
-    "eval_num_epochs": _setter("num_epochs", _eval_readers),
-    "eval_with_moving_averages": _eval_setter("use_moving_averages"),
-    "retain_original_images": _eval_setter("retain_original_images"),
-    "retain_original_image_additional_channels": _eval_setter(
-        "retain_original_image_additional_channels"
-    ),
-    "num_classes": _set_num_classes,
     "classification_localization_weight_ratio": _set_loss_weight_ratio,
 }
+_SETTINGS = (*_PATHS, *_SETTERS)

@@ -174,7 +174,7 @@ AT_ZERO = with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }"
         (BASE, {"mask_type": "PNG"}, "PNG_MASKS"),
         (BASE, {"sample_1_of_n_eval_examples": 0}, "allowed are 1 to"),
         (BASE, {"num_classes": 0}, "allowed are 1 to 100,000 classes"),
-        (EMPTY, {"num_classes": 3}, "not chosen"),
+        (EMPTY, {"num_classes": 3}, "DetectionModel has no model chosen"),
         (EMPTY, {"learning_rate": 0.1}, "no optimizer chosen"),
         (EMPTY, {"momentum_optimizer_value": 0.1}, "no optimizer chosen"),
         (EMPTY, {"classification_localization_weight_ratio": 1.0}, "not chosen"),
