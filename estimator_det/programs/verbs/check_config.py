@@ -48,14 +48,11 @@ def run(options: argparse.Namespace) -> int:
     if checked.graphs is not None:
         lines += _graph_lines(config, checked.graphs, list_quantized=options.list_quantized)
         if checked.graphs.memory is not None and not targets_tpu:
-            from estimator_det.programs import step_speed
-
             reads = not any("path" in problem.field for problem in problems)
             reads &= not any(problem.severity == "error" for problem in checked.graphs.problems)
             memory_problems, memory_lines = _memory(config, checked.graphs.memory, with_input=reads)
             problems += memory_problems
             lines += memory_lines
-            lines += step_speed.advice(config)
     for problem in problems:
         if problem.severity != "error":
             printing.report(problem)

@@ -216,16 +216,14 @@ def run(options: argparse.Namespace) -> None:
         )
     console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
-    from estimator_det.programs import step_speed
     from model_fn.runs import runner
 
     if options.precision == AUTO:
+        from estimator_det.programs import step_speed
+
         speed = step_speed.fastest(config)
         console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
         train_options = dataclasses.replace(train_options, precision=speed.precision)
-    elif options.precision is None and is_alone and not train_options.is_for_tpu:
-        for line in step_speed.advice(config):
-            console.print_line(line)
     metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
