@@ -10,10 +10,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 import numpy as np
 from PIL import Image
 
-from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, run_lengths
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console.printing import plain
+from estimator_det.files.mask_regions import MaskRegion, paste_mask, run_lengths
 from exporters import formats
 from exporters.image_files import pillow_pixels, read_image
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel, resized

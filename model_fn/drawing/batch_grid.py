@@ -11,9 +11,9 @@ from typing import Any, Callable, Iterable, List, Mapping, NamedTuple, Optional,
 import numpy as np
 from PIL import Image, ImageDraw
 
-from estimator_det.boxes.mask_regions import resize_mask
 from estimator_det.compat import tf
 from estimator_det.console.printing import counted, plain
+from estimator_det.files.mask_regions import resize_mask
 from inputs import schema
 from inputs.batch import FIRST_CLASS_ID
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb, sans

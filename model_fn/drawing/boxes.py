@@ -10,8 +10,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 from PIL import Image, ImageColor, ImageDraw, ImageFont
 
-from estimator_det.boxes.mask_regions import MaskRegion
 from estimator_det.compat import tf1
+from estimator_det.files.mask_regions import MaskRegion
 
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from estimator_det.boxes.mask_regions import paste_mask, resize_mask
+from estimator_det.files.mask_regions import paste_mask, resize_mask
 from estimator_det.protos import eval_pb2
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch

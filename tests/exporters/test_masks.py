@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from PIL import Image
 from pycocotools import mask as coco_mask
 
-from estimator_det.boxes.mask_regions import paste_mask
+from estimator_det.files.mask_regions import paste_mask
 from exporters import Detector, export_saved_model
 from exporters.detect_files import Filter, detect_files
 from tests import small_extractor

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 
-from estimator_det.boxes.mask_regions import paste_mask, resize_mask, run_lengths
+from estimator_det.files.mask_regions import paste_mask, resize_mask, run_lengths
 
 RunLength = Dict[str, Any]  # {"size": [height, width], "counts": bytes}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from estimator_det.boxes.mask_regions import MaskRegion
+from estimator_det.files.mask_regions import MaskRegion
 from model_fn.drawing import boxes as drawing_boxes
 from model_fn.drawing.boxes import (
     _PALETTE,

@@ -7,8 +7,8 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.mask_regions import MaskRegion, paste_mask, resize_mask, run_lengths
 from estimator_det.compat import tf, tf1
+from estimator_det.files.mask_regions import MaskRegion, paste_mask, resize_mask, run_lengths
 from tests.conftest import golden_component
 
 
