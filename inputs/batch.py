@@ -9,11 +9,10 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from inputs import schema
-from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
 from inputs.decoding.box_rules import FIRST_CLASS_ID
 from inputs.decoding.example import checked
-from inputs.schema import Sample
+from inputs.sample import Sample, keep_boxes
 
 # The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
 Preprocess = Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]

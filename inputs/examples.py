@@ -43,7 +43,7 @@ from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import checked
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Record, unpack_record_ids
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 Batch = Tuple[Features, Features]
 # A sample on its way through the datasets: nested dictionaries of tensors, without None.

@@ -1,8 +1,8 @@
-"""Every key of the feature and label dictionaries, with dtype and shape, and the decoded sample.
+"""Every key of the feature and label dictionaries, with dtype and shape.
 
 Letters: B batch, G `max_number_of_boxes`, K classes, P keypoints, H x W x C the network's input,
-A its channels beyond RGB, h x w the original image, S and F count and length of context features,
-M the other records that an image may be mixed with, n the boxes of one image before padding.
+A its channels beyond RGB, S and F count and length of context features, M the other records that
+an image may be mixed with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
 
 if TYPE_CHECKING:
-    from estimator_det.compat import tf
+    pass
 
 
 class FeatureSpec(NamedTuple):
@@ -126,28 +126,3 @@ LABELS: Dict[str, LabelSpec] = {
 
 # Labels of one number for each box, which a record may lack.
 PER_BOX_NUMBERS = tuple(spec for spec in LABELS.values() if spec.record_key)
-
-
-class Sample(NamedTuple):
-    """One decoded image with its labels, as it passes through augmentation.
-
-    Fields per box share their first dimension; None means that the reader does not load them.
-    """
-
-    image: tf.Tensor  # uint8 (decoded) or float32 (augmented) [h, w, C], 0..255
-    boxes: tf.Tensor  # float32 [n, 4], normalized yxyx
-    classes: tf.Tensor  # int64 [n], ids of the label map, from 1
-    weights: tf.Tensor  # float32 [n]
-    confidences: Optional[tf.Tensor] = None  # float32 [n]
-    multiclass_scores: Optional[tf.Tensor] = None  # float32 [n, K or K + 1], [n, 0] if not given
-    masks: Optional[tf.Tensor] = None  # float32 [n, h, w]
-    keypoints: Optional[tf.Tensor] = None  # float32 [n, P, 2], normalized y and x, NaN absent
-    keypoint_visibilities: Optional[tf.Tensor] = None  # bool [n, P]
-    area: Optional[tf.Tensor] = None  # float32 [n], pixels squared
-    is_crowd: Optional[tf.Tensor] = None  # bool [n]
-    difficult: Optional[tf.Tensor] = None  # bool [n]
-    group_of: Optional[tf.Tensor] = None  # bool [n]
-    image_level: Optional[Dict[str, tf.Tensor]] = None  # labels and features of the whole image
-
-
-PER_BOX_FIELDS = tuple(name for name in Sample._fields if name not in ("image", "image_level"))

@@ -64,7 +64,7 @@ def augmentations(arguments: argparse.Namespace) -> Dict[str, Any]:
 def augmentation(name: str, size: Tuple[int, int] = AUGMENTED_SIZE) -> Tuple[float, float]:
     """Processor time of a step and of its kernels, in µs an image of `size`, height and width."""
     from inputs.augment import make_steps
-    from inputs.schema import PER_BOX_FIELDS, Sample
+    from inputs.sample import PER_BOX_FIELDS, Sample
 
     message = preprocessor_pb2.PreprocessingStep()
     text_format.Parse(f"{name} {{ {SETTINGS.get(name, '')} }}", message)

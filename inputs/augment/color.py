@@ -23,7 +23,7 @@ from inputs.augment.base import (
     uniform,
 )
 from inputs.augment.operations import change_rgb
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightness of a pixel
 

@@ -15,8 +15,6 @@ from inputs import schema
 from inputs.augment.base import (
     AUGMENTATIONS,
     image_size,
-    is_in,
-    keep_boxes,
     random_between,
     random_integers,
     scale_area,
@@ -25,7 +23,7 @@ from inputs.augment.base import (
 )
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.placing import fit, largest_scale, mask_boxes, place
-from inputs.schema import Sample
+from inputs.sample import Sample, is_in, keep_boxes
 
 
 def paste(sample: Sample, pasted: Sample, overlap_thresh: float) -> Sample:

@@ -16,16 +16,14 @@ from estimator_det.compat import tf
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
-    choose,
     cut,
     image_size,
-    keep_boxes,
     random_integers,
     reframe,
     split_seed,
     uniform,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample, choose, keep_boxes
 
 MAX_ATTEMPTS = 100  # draws of a window; without success the whole image is used
 WHOLE_IMAGE = (0.0, 0.0, 1.0, 1.0)

@@ -28,7 +28,7 @@ from inputs.augment.base import (
 )
 from inputs.augment.mixing import merge
 from inputs.augment.pad import extend
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 FLIP_PERMUTATION = "keypoint_flip_permutation"  # keypoints need it: left and right change places
 UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels

@@ -5,8 +5,8 @@ from __future__ import annotations
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, checked_by, is_in, keep_boxes, uniform
-from inputs.schema import Sample
+from inputs.augment.base import AUGMENTATIONS, checked_by, uniform
+from inputs.sample import Sample, is_in, keep_boxes
 
 LEAST_BOX_SIDE = 1e-6  # shortest side of a jittered box, as a share of the image
 

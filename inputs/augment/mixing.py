@@ -26,15 +26,8 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
-from inputs.augment.base import (
-    AugmentationStep,
-    StepFunction,
-    apply_steps,
-    is_in,
-    split_seed,
-    uniform,
-)
-from inputs.schema import PER_BOX_FIELDS, Sample
+from inputs.augment.base import AugmentationStep, StepFunction, apply_steps, split_seed, uniform
+from inputs.sample import PER_BOX_FIELDS, Sample, is_in
 
 Mixture = Callable[[Sequence[Sample], tf.Tensor, Any], Sample]
 

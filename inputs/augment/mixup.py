@@ -13,7 +13,7 @@ from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, image_size, uniform
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import pad
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 SMALLEST_SUM = 1e-36  # sum of two gamma-distributed numbers that did not underflow
 

@@ -16,7 +16,7 @@ from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split
 from inputs.augment.mixing import merge, mixes
 from inputs.augment.pad import extend, mean_color, read_color
 from inputs.augment.placing import fit, largest_scale, place
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 NUM_RECORDS = 4
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
 from inputs.augment.base import cut, image_size, per_channel, scale_area
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 FILL = 128  # level of pixels outside the image
 LEAST_SIDE = 0.05  # side of a box that left the image, or has no extent at its edge

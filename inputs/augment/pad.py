@@ -20,7 +20,7 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 
 def pad(

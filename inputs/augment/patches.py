@@ -19,7 +19,7 @@ from inputs.augment.base import (
     uniform,
 )
 from inputs.augment.operations import apply_in_turn, overwrite
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 
 def blacken(

@@ -8,7 +8,7 @@ from estimator_det.compat import tf
 from inputs.augment.crop import crop, window_at
 from inputs.augment.geometry import resize
 from inputs.augment.pad import pad
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 
 class Placement(NamedTuple):

@@ -25,7 +25,7 @@ from inputs.augment.base import (
     split_seed,
     uniform,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 Step = Tuple[str, float, int]  # operation, probability, level
 Policy = Tuple[Tuple[Step, ...], ...]

@@ -19,13 +19,12 @@ from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,
     image_size,
-    keep_boxes,
     random_integers,
     scale_area,
     split_seed,
     uniform,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample, keep_boxes
 
 MAX_MAGNITUDE = 10
 

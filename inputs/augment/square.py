@@ -26,7 +26,7 @@ from inputs.augment.base import (
 from inputs.augment.crop import crop_labels
 from inputs.augment.geometry import resize
 from inputs.augment.pad import add_margins
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 
 class Frame(NamedTuple):

@@ -21,7 +21,7 @@ from inputs.augment.crop import (
     gather_option,
 )
 from inputs.augment.pad import check_color, mean_color, random_pad, random_pad_to_aspect_ratio
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 SECOND_CROP_OVERLAP = 0.3  # share of a box that must remain after the cut to a fixed aspect ratio
 

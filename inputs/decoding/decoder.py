@@ -23,7 +23,6 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.augment.base import choose, keep_boxes
 from inputs.bad_records.kinds import BOX_FAULTS, FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_rules import (
@@ -52,7 +51,8 @@ from inputs.decoding.example import (
 from inputs.decoding.hierarchy import expand_boxes, expand_image_labels, make_hierarchy
 from inputs.decoding.images import claimed_pixels, decode_image, make_image_decoder
 from inputs.label_map import LabelMap
-from inputs.schema import PER_BOX_NUMBERS, Sample
+from inputs.sample import Sample, choose, keep_boxes
+from inputs.schema import PER_BOX_NUMBERS
 
 HASH_BUCKETS = 2**31  # so that a hash fits a non-negative int32
 

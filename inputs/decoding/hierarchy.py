@@ -12,9 +12,8 @@ from estimator_det.config import files
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.augment.base import keep_boxes
 from inputs.label_map import LabelMap
-from inputs.schema import Sample
+from inputs.sample import Sample, keep_boxes
 
 
 class Hierarchy(NamedTuple):

@@ -21,7 +21,7 @@ from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks.examine import examine_record
 from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
-from inputs.schema import Sample
+from inputs.sample import Sample
 from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import Cell
 from model_fn.drawing.boxes import rgb

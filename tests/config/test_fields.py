@@ -31,7 +31,7 @@ from estimator_det.protos import input_reader_pb2, pipeline_pb2, preprocessor_pb
 from inputs import augment
 from inputs.datasets import shapes
 from inputs.decoding.decoder import make_decoder
-from inputs.schema import Sample
+from inputs.sample import Sample
 from model_fn.checks import config_check, names
 from model_fn.evaluation.metrics import base as metrics
 from model_fn.runs import runner

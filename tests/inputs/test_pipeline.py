@@ -13,9 +13,9 @@ from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer, make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2
 from inputs import schema
-from inputs.augment.base import keep_boxes
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
 from inputs.batch import CollateOptions, collate, num_excess_boxes, original_images
+from inputs.sample import keep_boxes
 from tests.inputs.augment.helpers import sample_of
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 from tests.inputs.reading import run_in_graph

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import make_augmentation, step
 
 ERROR = 1e-4  # of a whole run: that it fails although all distributions are right

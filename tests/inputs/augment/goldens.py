@@ -35,7 +35,7 @@ from inputs.augment.ssd_crop import (
     _ssd_crop_pad_parts,
     color_of_crop,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import step
 
 SUBSET = pathlib.Path(__file__).parents[2] / "golden" / "augmentations"

@@ -9,7 +9,7 @@ from estimator_det.compat import tf
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment import make_steps
 from inputs.augment.base import apply_steps, split_seed
-from inputs.schema import Sample
+from inputs.sample import Sample
 
 # Pixel rectangles (ymin, xmin, ymax, xmax) on an image of 24 x 32.
 RECTANGLES = [(3, 4, 15, 20), (12, 16, 24, 32), (0, 24, 6, 32)]

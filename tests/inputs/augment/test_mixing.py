@@ -19,7 +19,7 @@ from inputs.augment.mixing import (
     partner_distances,
     split_stages,
 )
-from inputs.schema import PER_BOX_FIELDS
+from inputs.sample import PER_BOX_FIELDS
 from tests.inputs.augment.helpers import arrays, sample_of, step
 from tests.inputs.examples import reader
 

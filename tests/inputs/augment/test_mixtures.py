@@ -15,7 +15,7 @@ from inputs.augment.copy_paste import paste
 from inputs.augment.mixup import blend, random_share
 from inputs.augment.mosaic import arrange
 from inputs.augment.placing import Placement, fit, mask_boxes, place
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import config_of, sample_of, small_sample
 
 

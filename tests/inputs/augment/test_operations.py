@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from inputs.augment import operations
 from inputs.augment.crop import size_of_aspect_ratio
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import sample_of, small_sample
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.compat import tf
 from inputs.augment.policies import OPERATIONS, POLICIES, apply_policy
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.goldens import load
 from tests.inputs.augment.helpers import arrays, run_step, sample_of
 

@@ -11,7 +11,7 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment import AUGMENTATIONS, make_steps
-from inputs.schema import PER_BOX_FIELDS, Sample
+from inputs.sample import PER_BOX_FIELDS, Sample
 from tests.inputs.augment.helpers import arrays, in_graph, make_augmentation, sample_of, step
 
 # Steps that need more than an empty message, or whose defaults have golden results.

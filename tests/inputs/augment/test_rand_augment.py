@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from inputs.augment import AUGMENTATIONS, operations, rand_augment
 from inputs.augment.rand_augment import OPERATIONS
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import config_of, sample_of
 
 NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}

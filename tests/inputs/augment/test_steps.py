@@ -23,7 +23,7 @@ from inputs.augment.ssd_crop import (
     _padding,
     _ssd_crop_pad_parts,
 )
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.augment.helpers import (
     config_of,
     in_graph,

@@ -15,7 +15,7 @@ from inputs import schema
 from inputs.bad_records.policy import make_policy
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.images import claimed_pixels
-from inputs.schema import Sample
+from inputs.sample import Sample
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
 from tests.inputs.faults import picture_bytes
 

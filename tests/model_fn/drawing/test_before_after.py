@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.schema import Sample
+from inputs.sample import Sample
 from model_fn.drawing import batch_grid, before_after
 from tests.inputs.augment.helpers import sample_of, step
 from tests.inputs.examples import reader
