@@ -251,8 +251,9 @@ def _training(config: Any, batch: Any = None) -> Iterator[Callable[[], Any]]:
 
     with tf.Graph().as_default():
         tensors = tf.nest.map_structure(tf.constant, batch) if batch else _next_batch(config)
+        features, labels = tensors
         tf1.train.get_or_create_global_step()
-        spec = create_model_fn(config)(*tensors, estimator.ModeKeys.TRAIN, {})
+        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         with _session() as session:
             yield functools.partial(session.run, spec.train_op)
 

@@ -6,7 +6,8 @@ without a graph, `add` is called in a loop.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Sequence
+import functools
+from typing import Any, Dict, NamedTuple, Sequence
 
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
@@ -20,9 +21,6 @@ class Results(NamedTuple):
     matches: Matches
     chart: bytes  # PNG; empty if no image was evaluated
     details: Dict[str, Any]  # JSON values, see `model_fn.evaluation.details`
-
-
-OnResults = Callable[[Results], None]
 
 
 class Accumulator:
@@ -43,8 +41,9 @@ class Accumulator:
             metrics.add(batch)
         self._diagnostics.add(batch)
 
+    @functools.cached_property
     def results(self) -> Results:
-        """Results of all batches; nothing is added after it."""
+        """Results of all batches; nothing is added after it was read."""
         values: Dict[str, float] = {}
         for _, metrics in self.named_sets:
             values.update(metrics.results())

@@ -70,10 +70,10 @@ def report(
         print_notes(notes)
         printing.report(score_thresholds.format_table(table, path), sys.stderr)
         print_faults(faults)
-    return Evaluation(reader, step, metrics, notes, bad_records)
+    return Evaluation(reader, step, metrics, notes, bad_records, matches=results.matches)
 
 
-class EvaluationReport(tf1.train.SessionRunHook):
+class EvaluationProgress(tf1.train.SessionRunHook):
     """Prints every few seconds how many images are evaluated."""
 
     def __init__(self, batch_size: int) -> None:

@@ -8,6 +8,7 @@ seed or the number of workers have changed. For clusters (TF_CONFIG) see docs/di
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from typing import Any, Callable, Dict, Optional
@@ -21,7 +22,8 @@ from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostErro
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.report import Metrics
-from model_fn.runs.backends import Backend, coordinator, parameter_servers
+from model_fn.runs.backends import coordinator, parameter_servers
+from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.backends.loop import LoopBackend
@@ -30,11 +32,11 @@ from model_fn.runs.backends.tpu_estimator import TpuBackend
 from model_fn.runs.cluster import PARAMETER_SERVER as SERVER_TASK
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
-from model_fn.runs.evaluator import Evaluations, evaluation_readers, follow
+from model_fn.runs.evaluation_schedule import EvaluationSchedule
+from model_fn.runs.evaluator import EvaluationRun, evaluation_readers, follow
 from model_fn.runs.options import PARAMETER_SERVER, EvaluationOptions, TrainOptions, with_precision
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
-from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
@@ -70,13 +72,12 @@ def train_and_evaluate(
     run_other_part = _other_part(context)
     if run_other_part is not None:
         return run_other_part(context) or {}
-    backend = make_backend(context)
     if not context.cluster.evaluates:
         _report_unused(context.options.evaluation)
-        _train(context, backend)
+        _train(context)
         return {}
-    evaluations = TrainingEvaluations(context, backend.evaluator())
-    _train(context, backend, evaluations)
+    evaluations = EvaluationSchedule(context)
+    _train(context, evaluations)
     return evaluations.metrics
 
 
@@ -92,7 +93,7 @@ def train(
     if run_other_part is not None:
         run_other_part(context)
     else:
-        _train(context, make_backend(context))
+        _train(context)
 
 
 def _make_context(
@@ -131,9 +132,7 @@ def _other_part(context: RunContext) -> Optional[Callable[[RunContext], Optional
     return coordinator.serve if is_served else None
 
 
-def _train(
-    context: RunContext, backend: Backend, evaluations: Optional[TrainingEvaluations] = None
-) -> None:
+def _train(context: RunContext, evaluations: Optional[EvaluationSchedule] = None) -> None:
     """Trains to the last step; begins again if a checkpoint is damaged or variables are lost.
 
     Restoring finds damage, so an attempt reads the checkpoint once; the next one verifies it first
@@ -142,9 +141,11 @@ def _train(
     # All processes of a cluster restore at once, so nobody could fall back alone.
     verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)
+    # One for all attempts: a task of a cluster starts its server once.
+    get_backend = functools.cache(functools.partial(make_backend, context))
     while True:
         try:
-            with running(context, backend, verify) as run:
+            with running(context, get_backend, verify) as run:
                 run.train(evaluations)
             return
         except DamagedCheckpointsError:
@@ -184,21 +185,22 @@ def _run_evaluator_task(context: RunContext) -> Metrics:
     _report_unused(evaluation)
     backend = make_backend(context)
     readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)
-    evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
+    run = EvaluationRun(context, readers)
+    run.check()
     # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
     errors_explained = explained_errors(model_dir, kept="Checkpoints are intact")
     with StopSignals(context.stop), errors_explained, backend.running():
         tasks = Tasks(context, chiefs)
         with tasks.watch.watching():
-            metrics = follow(
-                evaluations,
+            evaluations = follow(
+                run,
                 model_dir,
                 tasks.end,
                 context.throttle_secs,
                 is_over=tasks.are_over,
             )
-        if metrics:
-            evaluations.export_final()
+        if evaluations:
+            run.export_final()
         context.stop.raise_if_requested()
-    return next(iter(metrics.values()), {})
+    return evaluations[0].metrics if evaluations else {}

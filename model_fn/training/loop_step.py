@@ -58,12 +58,7 @@ class LoopStep:
     Args:
         compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
         **options: More arguments of `Replica`.
-
-    Attributes:
-        state: The variables, once a function is traced.
     """
-
-    state: LoopState
 
     def __init__(
         self,
@@ -153,8 +148,11 @@ class LoopStep:
 
     def _traced(self, call: Any) -> Any:
         with self._strategy.scope():
-            traced = call.get_concrete_function()
-        # Here, because an optimizer returns its variables only without a default graph.
+            return call.get_concrete_function()
+
+    @functools.cached_property
+    def state(self) -> LoopState:
+        """The variables, once a function is traced; not to be read first inside of a graph."""
         extra = {} if self._loss_scale is None else self._loss_scale.variables()
         trained = self._replica.trained
         variables = {
@@ -164,8 +162,7 @@ class LoopStep:
             GLOBAL_STEP: self.global_step,
         }
         names = [name_of(variable) for variable in trained]
-        self.state = LoopState(self._strategy, variables, extra, names)
-        return traced
+        return LoopState(self._strategy, variables, extra, names)
 
     def _take(self, iterator: Any, stops: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""

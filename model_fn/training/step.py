@@ -255,25 +255,6 @@ def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
             return tf.timestamp() - start
 
 
-class TrainGraph:
-    """Parts of the graph of a model_fn that a backend uses.
-
-    The backend makes it and hands it to `create_model_fn`, which fills it in.
-
-    Attributes:
-        step: Not set on a TPU, where there is no step that hooks could fetch from.
-        host_values: What the host of a TPU received last (`tpu_step.HostValues`); None elsewhere.
-        stop: The run's `Stop`, for steps that wait for other workers; None without a run.
-    """
-
-    step: TrainStep
-    saver: tf1.train.Saver
-    host_values: Any = None
-
-    def __init__(self, stop: Any = None) -> None:
-        self.stop = stop
-
-
 def range_summaries(predictions: Any) -> List[tf.Tensor]:
     """A table of all quantized tensors as a serialized summary; nothing for a float network.
 

@@ -24,10 +24,9 @@ from model_fn.evaluation import diagnostics, eval_ops, history
 from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, Wanted
-from model_fn.evaluation.history import Evaluation, Metrics
-from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
-from model_fn.evaluation.report import EvaluationReport, report
+from model_fn.evaluation.report import EvaluationProgress, report
 from model_fn.events import event_writer, write_figures
 from model_fn.training.step import groundtruth_from_labels
 
@@ -56,17 +55,14 @@ def evaluate_detections(
     model_dir: str,
     *,
     on_training_data: bool = False,
-    matches: Optional[Dict[str, Matches]] = None,
-) -> Dict[str, Metrics]:
+) -> List[Evaluation]:
     """Evaluates the detections of a file on every evaluation reader, or on the training data.
 
-    Returns metrics by the name of the reader. Images keep the size that they have in the records.
-    Events, bad records and thresholds are written to `model_dir` as by an evaluation of a
-    checkpoint, and a line to `evaluations.jsonl`.
+    Images keep the size that they have in the records. Events, bad records and thresholds are
+    written to `model_dir` as by an evaluation of a checkpoint, and a line to `evaluations.jsonl`.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
-        matches: Gets the matches of each reader, by its name.
     """
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
     categories = eval_ops.make_categories(pipeline_config)
@@ -78,7 +74,7 @@ def evaluate_detections(
         {c["id"]: c["name"] for c in categories},
         Wanted("masks" in needs, num_keypoints if "detection_keypoints" in needs else 0),
     )
-    metrics = {}
+    evaluations = []
     for name in readers:
         folder = evaluation_folder(model_dir, name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
@@ -89,10 +85,8 @@ def evaluate_detections(
         results = score(make_dataset, lookup.detections, pipeline_config)
         evaluation = _report(name, folder, results, lookup, faults)
         history.record(model_dir, evaluation)
-        metrics[name] = evaluation.metrics
-        if matches is not None:
-            matches[name] = results.matches
-    return metrics
+        evaluations.append(evaluation)
+    return evaluations
 
 
 def _report(
@@ -146,7 +140,7 @@ def score(
         make_dataset: Batches of one image: (features, labels) under the keys of `inputs.schema`.
         detect: Features of one image, as arrays -> `Detections` of a batch of one.
     """
-    progress = EvaluationReport(batch_size=1)
+    progress = EvaluationProgress(batch_size=1)
     progress.begin()
     with eagerly():
         accumulator = Accumulator(config.eval_config, eval_ops.make_categories(config))
@@ -161,7 +155,7 @@ def score(
             has_masks = "masks" in accumulator.needs
             accumulator.add(eval_ops.evaluated_batch(*arrays, has_masks=has_masks))
             progress.after_run(None, None)
-    return accumulator.results()
+    return accumulator.results
 
 
 class Lookup:

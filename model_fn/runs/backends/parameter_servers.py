@@ -20,7 +20,8 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import cluster as clusters
 from model_fn.runs import task_watch
-from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter, make_train_input_fn
+from model_fn.runs.backends.base import Training, make_train_input_fn
+from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split
 from model_fn.runs.task_watch import WAIT_SECS, Tasks
@@ -29,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ParameterServerBackend(EstimatorBackend):
-    """The chief or a worker of a cluster; `Backend` says what its methods do."""
+    """The chief or a worker of a cluster."""
 
     def __init__(self, context: RunContext) -> None:
         check(context)
@@ -60,12 +61,12 @@ class ParameterServerBackend(EstimatorBackend):
 
         return input_fn
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
         tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
-        trainer = self._make_trainer(**options)
-        adapter = HookAdapter(self._context, self.graph, hooks)
         with tasks.watch.watching():
             assert tasks.server
             task_watch.wait_for(self._cluster, self._cluster.servers, stop)
@@ -74,7 +75,7 @@ class ParameterServerBackend(EstimatorBackend):
                 if stop.is_requested:
                     return
             try:
-                self._train(trainer, input_fn, adapter)
+                self._train(input_fn, make_hooks, **options)
             except tf.errors.DeadlineExceededError as error:
                 if not failures.lacks_variables(error):
                     raise

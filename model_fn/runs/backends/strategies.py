@@ -33,7 +33,9 @@ class NoTpuError(RunError):
 
 
 @contextlib.contextmanager
-def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Iterator[None]:
+def tpu_lookup_errors(
+    name: Optional[str], zone: Optional[str], project: Optional[str]
+) -> Iterator[None]:
     """Context manager: errors of TensorFlow's search for a TPU become a `NoTpuError`."""
     try:
         yield
@@ -51,7 +53,7 @@ def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) ->
 
 
 def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Any:
-    """TensorFlow's resolver of a TPU; called inside of `finding`."""
+    """TensorFlow's resolver of a TPU; called inside of `tpu_lookup_errors`."""
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
 
 
@@ -128,7 +130,7 @@ def connected(members: Cluster, task_timeout_secs: float, stop: Stop) -> Any:
 
 def _tpu(loop: LoopOptions) -> Any:
     name = loop.tpu_name
-    with finding(name, loop.tpu_zone, loop.gcp_project):
+    with tpu_lookup_errors(name, loop.tpu_zone, loop.gcp_project):
         resolver = make_resolver(name, loop.tpu_zone, loop.gcp_project)
         # On its own machine a TPU has no address. At another one TensorFlow waits without a limit.
         address = "" if name == LOCAL else resolver.master().rpartition("/")[2]
@@ -154,7 +156,7 @@ def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:
     resolver = _resolver(members, num_accelerators={"GPU": gpus})
     try:
         # A worker that ends while the others connect would leave them waiting.
-        with handlers_kept(), workers.together(members, task_timeout_secs):
+        with handlers_kept(), workers.explain_lost_workers(members, task_timeout_secs):
             limit_waiting(resolver, task_timeout_secs)
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except RuntimeError as error:

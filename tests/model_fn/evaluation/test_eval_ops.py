@@ -16,7 +16,7 @@ from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.drawing.boxes import _PALETTE
 from model_fn.evaluation import eval_ops
-from model_fn.evaluation.accumulator import Accumulator, Results
+from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS, chart_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.pictures import IMAGES_TAG
@@ -85,14 +85,9 @@ def _batch(detections: Detections, groundtruth: Groundtruth, features: Any) -> E
 
 
 def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
-    return eval_ops.evaluation_ops(
-        detections,
-        groundtruth,
-        features,
-        eval_config=text_format.Parse(text, eval_pb2.EvalConfig()),
-        categories=CATEGORIES,
-        handle_results=lambda _: None,
-    )
+    config = text_format.Parse(text, eval_pb2.EvalConfig())
+    feed = eval_ops.EvaluationFeed(config, CATEGORIES)
+    return feed.ops(detections, groundtruth, features)
 
 
 @pytest.mark.parametrize("sizes", [ORIGINAL, None])
@@ -150,24 +145,21 @@ def test_a_graph_gives_what_a_loop_gives():
     for _ in range(2):
         groundtruth = _groundtruth(is_crowd=tf.constant(crowd))
         loop.add(_batch(_detections(), groundtruth, _features()))
-    expected = loop.results()
-    received: List[Results] = []
+    expected = loop.results
+    feed = eval_ops.EvaluationFeed(config, CATEGORIES)
     with tf.Graph().as_default(), tf1.Session() as session:
-        make, tensors = eval_ops.eval_metrics(
+        make, tensors = feed.eval_metrics(
             _detections(),
             _groundtruth(is_crowd=tf.constant(crowd)),
             _features(),
-            eval_config=config,
-            categories=CATEGORIES,
             losses={"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)},
             learning_rate=tf.constant(0.25),
-            handle_results=received.append,
         )
         ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in ops.values()])
         values = session.run({name: value for name, (value, _) in ops.items()})
-    (results,) = received
+    results = feed.accumulator.results
     assert results.metrics == expected.metrics
     assert results.details == expected.details and results.details["counts"]["images"] == 4
     assert results.matches.all_classes_merged().num_boxes == 4

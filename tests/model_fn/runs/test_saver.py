@@ -63,9 +63,14 @@ def _train(
     with StopSignals(context.stop) as signals:
         resumed = repair.prepare(str(folder))
         backend = make_backend(context)
-        saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
-        saver.evaluations = listener
-        backend.train(input_fn or fake.train_input_fn, [training_run._Start(signals), saver])
+
+        def make_hooks(training: Any) -> Any:
+            saver = saving.CheckpointSaver(
+                context, training, signals, lambda: None, resumed, {}, listener
+            )
+            return [training_run._Start(signals), saver]
+
+        backend.train(input_fn or fake.train_input_fn, make_hooks)
     return getattr(context.stop.cause, "signal_number", None)
 
 

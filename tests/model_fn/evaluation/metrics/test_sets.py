@@ -238,4 +238,4 @@ def test_masks_as_a_model_finds_them():
     encoded = encode_masks(*masks, batch, Sizes(None, sizes, sizes))
     accumulator.add(batch._replace(masks=encoded))
     expected = {**settings["results"]["coco_masks"], **settings["results"]["pascal_masks"]}
-    assert accumulator.results().metrics == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert accumulator.results.metrics == pytest.approx(expected, rel=1e-6, nan_ok=True)

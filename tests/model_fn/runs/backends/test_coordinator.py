@@ -95,7 +95,7 @@ def _read(result: _Result) -> Any:
 
 def test_a_call_has_its_steps(tmp_path):
     backend, pool = _backend(tmp_path), _Pool(_good)
-    assert backend.steps_per_call == 32
+    assert backend._steps_per_call == 32
     taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
     assert [worker for worker, _ in taken] == [0, 1, 0, 1, 0, 1, 0]
     assert pool.most == 4  # two for each worker
