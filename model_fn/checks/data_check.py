@@ -181,14 +181,22 @@ def coverage_of(
     *,
     num_channels: int = 3,
     progress: bool = True,
+    map_sizes: Optional[anchor_coverage.MapSizes] = None,
 ) -> Optional[Coverage]:
-    """Boxes against the anchors of a model; None where one of both is missing."""
+    """Boxes against the anchors of a model; None where one of both is missing.
+
+    `map_sizes` is as in `anchor_coverage.measure`.
+    """
     detector = make_detector(config.model, is_training=True)
     if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None
     with progress_bar("anchors", columns.num_images, "images", shown=progress) as advance:
         return anchor_coverage.measure(
-            detector, columns, num_channels=num_channels, advance=advance
+            detector,
+            columns,
+            num_channels=num_channels,
+            advance=advance,
+            map_sizes=map_sizes,
         )
 
 
