@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.coded_boxes import Boxes
 from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
-from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
 from estimator_det.config.check_model import check_detector
 from estimator_det.config.field_rules import check_fields, check_ranges_or_raise

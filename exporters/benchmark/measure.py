@@ -29,7 +29,7 @@ MIN_RUNS = 10
 Outputs = Dict[str, np.ndarray]
 
 
-class Task(NamedTuple):
+class MeasureTask(NamedTuple):
     """Task of a measuring process; it is pickled."""
 
     name: str  # a format, or CHECKPOINT
@@ -53,7 +53,7 @@ class Timing(NamedTuple):
     images_per_second: float
 
 
-def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
+def measure(task: MeasureTask) -> Tuple[Dict[str, Any], List[Outputs]]:
     """Loads and runs the model of a task.
 
     Returns:
@@ -164,13 +164,13 @@ def memory(field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _load(task: Task) -> LoadedModel:
+def _load(task: MeasureTask) -> LoadedModel:
     if task.name == CHECKPOINT:
         return CheckpointDetector(_parsed(task.config), task.path)
     return FoundModel(FORMATS.get(task.name)(), task.path).load()
 
 
-def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:
+def _difference(task: MeasureTask, model: LoadedModel) -> Optional[Dict[str, float]]:
     is_resized = any(resized(each, model.image_size) is not each for each in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None

@@ -19,7 +19,7 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
-from inputs.checks.scan import Plan, Scan
+from inputs.checks.scan import Scan, ScanPlan
 from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
 from inputs.machine import ProcessDiedError
@@ -89,9 +89,9 @@ def _plans(
     which: str,
     num_classes: int,
     max_records: Optional[int],
-) -> Tuple[List[Plan], List[Problem]]:
+) -> Tuple[List[ScanPlan], List[Problem]]:
     """Returns plans of what to read, and problems that prevent reading."""
-    plans: List[Plan] = []
+    plans: List[ScanPlan] = []
     table = read_label_maps(_readers(config, which))
     problems = list(compare_with_model(table, config.model))
     for entry in table:
@@ -154,7 +154,7 @@ def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
 
 def _coverage(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    plans: Sequence[Plan],
+    plans: Sequence[ScanPlan],
     scans: Sequence[Scan],
     progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:

@@ -17,7 +17,7 @@ from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import diagnostics
 from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
+from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from model_fn.evaluation.pictures import IMAGES_TAG, Pictures
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -56,12 +56,12 @@ def evaluated_categories(
     return make_categories(pipeline_config, label_map)
 
 
-def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
+def sizes_of(features: Dict[str, tf.Tensor]) -> ImageSizes:
     """Sizes under the keys of `inputs.schema`."""
     real = features[schema.TRUE_IMAGE_SHAPE][:, :2]
     original = features.get(schema.ORIGINAL_SPATIAL_SHAPE)
     padded = tf.shape(features[schema.IMAGE])[1:3]
-    return Sizes(padded, real, real if original is None else original)
+    return ImageSizes(padded, real, real if original is None else original)
 
 
 def _scaled(coordinates: Any, *sizes: Any) -> Any:
@@ -114,7 +114,7 @@ def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: G
 
 
 def evaluated_batch(
-    detections: Detections, groundtruth: Groundtruth, sizes: Sizes, *, has_masks: bool = False
+    detections: Detections, groundtruth: Groundtruth, sizes: ImageSizes, *, has_masks: bool = False
 ) -> EvaluatedBatch:
     """A batch of arrays as metrics take it, in pixels of the original image.
 
@@ -208,7 +208,7 @@ class EvaluationFeed:
         self,
         detections: Detections,
         groundtruth: Groundtruth,
-        sizes: Sizes,
+        sizes: ImageSizes,
         images: Sequence[Optional[np.ndarray]],
     ) -> None:
         has_masks = "masks" in self.accumulator.needs

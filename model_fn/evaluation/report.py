@@ -14,7 +14,7 @@ from inputs.bad_records.log import FaultLog
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
-from model_fn.evaluation.score_thresholds import Row
+from model_fn.evaluation.score_thresholds import ThresholdRow
 from model_fn.events import write_figures
 
 # Amounts that are printed of an evaluation.
@@ -99,7 +99,7 @@ def scalars(results: Mapping[str, Any]) -> Metrics:
     return {k: float(value) for k, value in results.items() if not isinstance(value, bytes)}
 
 
-def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None) -> None:
+def print_results(name: str, results: Dict[str, Any], row: Optional[ThresholdRow] = None) -> None:
     """Prints a line with the loss and mAPs of an evaluation.
 
     Names are cut down to their last part, unless several metrics share it. A row of the table of

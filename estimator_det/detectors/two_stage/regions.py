@@ -14,8 +14,8 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
+from estimator_det.boxes.nms.coded_boxes import CodedBoxes
 from estimator_det.boxes.nms.multiclass import make_nms_options
-from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
