@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any, Dict, NamedTuple, Sequence
 
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, make_named_metrics
@@ -31,7 +32,9 @@ class Accumulator:
         needs: What they need, together.
     """
 
-    def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
+    def __init__(
+        self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+    ) -> None:
         self.named_sets = make_named_metrics(eval_config, categories)
         self.needs = {need for _, metrics in self.named_sets for need in metrics.needs}
         self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)

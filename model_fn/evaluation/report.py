@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from estimator_det.compat import tf1
 from estimator_det.config.check_model import score_threshold_field
 from estimator_det.console import printing
+from estimator_det.protos import model_pb2
 from inputs.bad_records.log import FaultLog
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
@@ -34,7 +35,7 @@ def is_main(name: str) -> bool:
 
 
 def report(
-    model: Optional[Any],
+    model: Optional[model_pb2.DetectionModel],
     reader: str,
     folder: str,
     values: Dict[str, Any],

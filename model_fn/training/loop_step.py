@@ -11,6 +11,7 @@ import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 from estimator_det.compat import apply_summed, make_slots, tf
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import input_images, step, train_op
@@ -63,7 +64,7 @@ class LoopStep:
     def __init__(
         self,
         strategy: Any,
-        pipeline_config: Any,
+        pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
         compute_dtype: tf.DType = tf.float32,
         **options: Any,
     ) -> None:
@@ -323,7 +324,7 @@ def _position(batches: Tuple[Any, ...]) -> Tensors:
 class LoopSummary:
     """Losses, counts, pictures of the batch, and gradients where configured."""
 
-    def __init__(self, reader: Any, loop_step: LoopStep) -> None:
+    def __init__(self, reader: input_reader_pb2.InputReader, loop_step: LoopStep) -> None:
         self._preprocess, self._reader = loop_step.preprocess, reader
         # Lengths of a batch may change.
         self._serialize = tf.function(self._merged, autograph=False, reduce_retracing=True)

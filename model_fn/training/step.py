@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
 from estimator_det.nets.quantization import QuantizedTensor
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.training import input_images, recompute, train_op
 from model_fn.training.finite_gate import RejectedBatch
@@ -167,7 +168,7 @@ def make_train_step(
     forward_pass: Forward,
     features: Tensors,
     labels: Tensors,
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     num_replicas: Optional[int] = None,
 ) -> TrainStep:
     """The step that follows a forward pass, with `detector.updates()` among what it runs.
@@ -224,7 +225,7 @@ def _make_summary(
     forward_pass: Forward,
     features: Tensors,
     gradients: Tensors,
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> StepSummary:
     """Figures, pictures of the batch, gradients where configured, and ranges of quantization."""
     is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
+from estimator_det.protos import train_pb2
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
 
@@ -40,7 +41,11 @@ class ClippingOptimizer(optimizers.OptimizerAround):
 
 
 def make_core_step(
-    detector: Detector, forward_pass: Forward, train_config: Any, *, is_on_core: bool
+    detector: Detector,
+    forward_pass: Forward,
+    train_config: train_pb2.TrainConfig,
+    *,
+    is_on_core: bool,
 ) -> Tuple[tf.Tensor, Tensors]:
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
 

@@ -50,7 +50,7 @@ def config_of_records(records: Sequence[str], label_map: str) -> Any:
 
 
 def evaluate_detections(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     path: str,
     model_dir: str,
     *,
@@ -105,7 +105,7 @@ def _report(
 
 
 def original_images(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     reader_name: str,
     fault_log: Optional[FaultLog] = None,
     *,
@@ -132,7 +132,7 @@ def original_images(
 def score(
     make_dataset: Callable[[], tf.data.Dataset],
     detect: Callable[[Dict[str, np.ndarray]], Detections],
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> Results:
     """The configured metrics of detections, image by image.
 
