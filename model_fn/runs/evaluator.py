@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -9,7 +10,7 @@ import math
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.check_evaluation import check_names
@@ -107,6 +108,12 @@ class EvaluationRun:
         self._steps: Optional[int] = None  # all batches
         if tpu is not None and tpu.evaluates:
             self._steps = tpu_estimator.evaluation_steps(context.config)
+
+    def running(self) -> ContextManager[None]:
+        """Context manager: the engine can evaluate; its errors become errors of a run."""
+        if self._context.options.tpu is None:
+            return contextlib.nullcontext()
+        return tpu_estimator.TpuBackend(self._context).running()
 
     def check(self) -> None:
         """Refuses before training what an evaluation of its first checkpoint would refuse."""

@@ -22,7 +22,7 @@ from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
-from model_fn.runs import best_checkpoints, evaluator, runner
+from model_fn.runs import best_checkpoints, evaluator, roles, runner
 from model_fn.runs.backends import base, loop, tpu_estimator
 from model_fn.runs.backends.base import Training
 from model_fn.runs.cluster import Cluster, read_cluster
@@ -206,6 +206,11 @@ def run_context(
     if config is None:
         config = pipeline_config()
     return RunContext(config, str(folder), TrainOptions(**options), cluster or read_cluster())
+
+
+def make_backend(context: RunContext) -> Any:
+    """The backend of a process that trains."""
+    return runner.BACKENDS[roles.find_role(context)](context)
 
 
 def train(folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any) -> None:

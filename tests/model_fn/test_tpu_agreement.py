@@ -99,7 +99,8 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
     on_tpu = TpuOptions(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
     report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listener=told.append)
-    backend = tpu_estimator.TpuBackend(fake.run_context(folder, config, num_train_steps=1), on_tpu)
+    context = fake.run_context(folder, config, num_train_steps=1, tpu=on_tpu)
+    backend = tpu_estimator.TpuBackend(context)
     with backend.running():
         backend.train(
             tpu_estimator.make_tpu_input_fn(input_fn),

@@ -19,14 +19,13 @@ from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
-from model_fn.runs import task_watch
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Training, make_train_input_fn
 from model_fn.runs.backends.loop import Call, LoopBackend
 from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
-from model_fn.runs.options import PARAMETER_SERVER, STEPS_OF_WORKER, LoopOptions, check_loop
+from model_fn.runs.options import STEPS_OF_WORKER
 from model_fn.runs.task_watch import Tasks, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 from model_fn.training.step import Tensors
@@ -42,16 +41,11 @@ _WorkerOutcome = Tuple[int, Outcome]  # by which worker
 class CoordinatorBackend(LoopBackend):
     """The chief of such a cluster."""
 
-    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
-        super().__init__(context, loop)
-        _report_unused(context.config.train_config)
-        _LOG.warning(
-            "Workers of a coordinator read records without Python: one that cannot be used ends "
-            "the run, whatever bad_records says"
-        )
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
-        self._steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
+        self._steps_per_call = self._loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
         self._watch = Tasks(context).watch
         self._was_connected = False
@@ -230,18 +224,3 @@ def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
         input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
         positions=tuple(map(position_of, range(num_workers))),
     )
-
-
-def _report_unused(train_config: Any) -> None:
-    for field in ("replicas_to_aggregate", "startup_delay_steps"):
-        if train_config.HasField(field):
-            _LOG.warning("train_config.%s has no effect with strategy %s", field, PARAMETER_SERVER)
-
-
-def serve(context: RunContext) -> None:
-    """A worker or a parameter server, until training has ended and the chief has left."""
-    loop = context.options.loop
-    assert loop is not None
-    strategies.check_cluster(loop, context.cluster)
-    check_loop(context.config, loop)
-    task_watch.serve(context, context.cluster.readers[:1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
@@ -24,8 +23,6 @@ from model_fn.runs.cluster import Cluster
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
 from model_fn.training.step import TrainStep
-
-_LOG = logging.getLogger(__name__)
 
 
 class HookAdapter(tf1.train.SessionRunHook):
@@ -169,15 +166,8 @@ class EstimatorBackend(Backend):
     """An Estimator in this process."""
 
     def __init__(self, context: RunContext) -> None:
-        data_service = context.options.data_service
-        super().__init__(context, [] if data_service else [position_file(context.cluster)])
-        if data_service is not None:
-            _LOG.warning(
-                "tf.data service: each record is read once an epoch as long as no data worker "
-                "fails; those that a failed one has not delivered are missing in that epoch. The "
-                "position in the data is not saved: a resumed run begins with a new epoch, in a "
-                "new order. A record that cannot be used ends the run, whatever bad_records says"
-            )
+        has_position = context.options.data_service is None
+        super().__init__(context, [position_file(context.cluster)] if has_position else [])
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog

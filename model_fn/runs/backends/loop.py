@@ -23,13 +23,13 @@ from typing import (
 import numpy as np
 
 from estimator_det.compat import global_seed, tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
+from model_fn.runs import roles
 from model_fn.runs.backends import strategies, workers
 from model_fn.runs.backends.base import (
     SUMMARY_STEPS,
@@ -48,10 +48,6 @@ from model_fn.runs.options import (
     TPU,
     LoopOptions,
     TpuOptions,
-    check_batch,
-    check_loop,
-    check_static,
-    check_tpu,
     static_batches,
 )
 from model_fn.runs.signals import Stopped
@@ -176,15 +172,9 @@ class LoopTraining:
 class LoopBackend(Backend):
     """A TF2 loop in this process."""
 
-    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
-        for hook in context.options.hooks:
-            if not isinstance(hook, Hook):
-                raise ConfigError(
-                    "hooks",
-                    f"{type(hook).__name__} needs a session, and the TF2 loop has none",
-                    "Derive it from model_fn.Hook, or train without --strategy",
-                )
-        check_loop(context.config, loop)
+    def __init__(self, context: RunContext) -> None:
+        loop = context.options.loop
+        assert loop is not None
         # None with parameter servers, which only a training with steps left waits for.
         strategy: Any = strategies.set_up(
             loop, context.cluster, context.options.task_timeout_secs
@@ -197,23 +187,15 @@ class LoopBackend(Backend):
                 files = []
         super().__init__(context, files)
         self._loop, self._strategy = loop, strategy
-        self._steps_per_call = loop.steps_per_call or 1
-        if self._steps_per_call > 1 and context.config.train_input_reader.num_epochs:
-            # Data that end within a call would hide the steps before their end.
-            _LOG.warning(
-                "steps_per_call is 1 instead of %d, because train_input_reader.num_epochs may end "
-                "the data within a call. To keep it, set num_epochs to 0 and end the training by "
-                "num_train_steps",
-                self._steps_per_call,
-            )
-            self._steps_per_call = 1
+        takes_single_steps = roles.takes_single_steps(context)
+        self._steps_per_call = 1 if takes_single_steps else loop.steps_per_call or 1
         self._has_workers = loop.strategy == MULTI_WORKER
         self._is_on_tpu = loop.strategy == TPU
         if strategy is not None:
             self._check_replicas(strategy.num_replicas_in_sync)
 
     def _check_replicas(self, number: int) -> None:
-        check_batch(self._context.config, self._loop, number)
+        roles.check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
         is_narrow = network_type(self._context) == tf.float16
         if is_narrow and not tf.config.list_logical_devices("GPU"):
@@ -313,7 +295,7 @@ class LoopBackend(Backend):
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
-                check_static(used_by_step(specs))
+                roles.check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
         function = loop_step.function(
             tf.type_spec_from_value(iterator), loops=self._steps_per_call > 1
@@ -329,7 +311,7 @@ class LoopBackend(Backend):
 def _for_tpu(context: RunContext, loop: LoopOptions, num_cores: int) -> RunContext:
     """The run with whole batches; warns of what slows a TPU down, and refuses what it cannot."""
     config = static_batches(context.config)
-    for finding in check_tpu(
+    for finding in roles.check_tpu(
         config, context.model_dir, TpuOptions(loop.tpu_name, num_shards=num_cores)
     ):
         if finding.severity == "warning":

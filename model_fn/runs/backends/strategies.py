@@ -8,7 +8,6 @@ import logging
 from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
-from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
 from model_fn.runs.backends import workers
@@ -16,7 +15,6 @@ from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
     LOCAL,
     MIRRORED,
-    MULTI_MACHINE_STRATEGIES,
     MULTI_WORKER,
     PARAMETER_SERVER,
     TPU,
@@ -66,7 +64,6 @@ def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> Loo
     """
     if loop.distribution is not None or members.is_evaluator:
         return loop
-    check_cluster(loop, members)
     # Made by `connected`, which may have to make it again during a run.
     if loop.strategy == PARAMETER_SERVER:
         return loop
@@ -181,39 +178,3 @@ def _logical_cpus(number: int) -> List[str]:
                     "they must be made before TensorFlow starts. Train in a new process"
                 ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
-
-
-def check_cluster(loop: LoopOptions, members: Cluster) -> None:
-    """Refuses a cluster where the strategy has none, and the reverse."""
-    if loop.strategy in MULTI_MACHINE_STRATEGIES and members.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on the machines that "
-            f"{cluster.VARIABLE} lists, and it lists no others",
-            f"Set it, or use strategy {MIRRORED!r}",
-        )
-    if loop.strategy == PARAMETER_SERVER:
-        cluster.check_for_parameter_servers(members)
-        if not members.tasks(cluster.WORKER):
-            raise ConfigError(
-                cluster.VARIABLE,
-                f"cluster.worker is missing, and with strategy {loop.strategy!r} the "
-                "chief takes no steps itself",
-                "Add a worker",
-            )
-    elif loop.strategy == MULTI_WORKER:
-        servers = members.servers
-        if servers:
-            raise ConfigError(
-                cluster.VARIABLE,
-                f"cluster.ps has {len(servers)} tasks, and strategy {loop.strategy!r} has "
-                "no parameter servers",
-                f"Leave ps out of the cluster, or use strategy {PARAMETER_SERVER!r}",
-            )
-    elif not members.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on one machine, and {cluster.VARIABLE} "
-            "makes this process one of several",
-            f"Unset it, or use strategy {MULTI_WORKER!r}",
-        )

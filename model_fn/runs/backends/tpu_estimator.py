@@ -14,14 +14,14 @@ from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.model_fn import ModelFn, create_model_fn
-from model_fn.runs import progress
+from model_fn.runs import progress, roles
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Backend, Training
 from model_fn.runs.backends.estimator import HookAdapter, train_by
 from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import TpuOptions, check_static, check_tpu, static_batches
+from model_fn.runs.options import TpuOptions, static_batches
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import tpu_step
 
@@ -47,7 +47,7 @@ def make_estimator(
     Args:
         model_fn: Made with `use_tpu`.
     """
-    check_tpu(pipeline_config, model_dir, tpu)
+    roles.check_tpu(pipeline_config, model_dir, tpu)
     lookup_errors = strategies.tpu_lookup_errors(tpu.name, tpu.zone, tpu.project)
     with estimator_environment(SINGLE), lookup_errors:
         resolver = None
@@ -126,7 +126,7 @@ def make_tpu_input_fn(
     def feed(params: Dict[str, Any]) -> tf.data.Dataset:
         dataset = input_fn(params, _part_of_host(params)).map(keep)
         for specs in dataset.element_spec:
-            check_static(specs)
+            roles.check_static(specs)
         return dataset
 
     return feed
@@ -196,9 +196,10 @@ def evaluation_steps(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> i
 class TpuBackend(Backend):
     """A TPUEstimator, or its rehearsal on this machine."""
 
-    def __init__(self, context: RunContext, tpu: TpuOptions) -> None:
+    def __init__(self, context: RunContext) -> None:
         super().__init__(context, position_files=[])
-        self._tpu = tpu
+        assert context.options.tpu is not None
+        self._tpu = context.options.tpu
         self._functional_loops = contextlib.ExitStack()  # restores them when it is closed
 
     @contextlib.contextmanager

@@ -52,8 +52,8 @@ def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Data
 
 def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -> Any:
     """Trains, and returns the TPUEstimator; `reporting` are options of a `TrainingReport`."""
-    context = fake.run_context(model_dir, config, num_train_steps=steps, seed=1)
-    backend = tpu.TpuBackend(context, REHEARSAL)
+    context = fake.run_context(model_dir, config, num_train_steps=steps, seed=1, tpu=REHEARSAL)
+    backend = tpu.TpuBackend(context)
 
     def make_hooks(training: Any) -> List[Any]:
         saver = fake.SaveAtTheEnd(training, model_dir)
@@ -305,7 +305,7 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_query_tpu_system_metadata", query)
     on_tpu = TpuOptions(name="local", num_shards=8, iterations_per_loop=50)
     hook = _TakeGraph()
-    backend = tpu.TpuBackend(fake.run_context(model_dir, config), on_tpu)
+    backend = tpu.TpuBackend(fake.run_context(model_dir, config, tpu=on_tpu))
     with pytest.raises(_Built), backend.running():
         _estimator(model_dir, config, on_tpu).train(
             tpu.make_tpu_input_fn(_input_fn), hooks=[hook], max_steps=100
