@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from estimator_det.console.printing import counted, listed
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed
-from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
+from estimator_det.protos import eval_pb2, faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
@@ -134,7 +134,9 @@ class Draft:
             self.reasons[field] = reason
 
 
-def base_config(model: Optional[str], weights: Optional[Pretrained], records: Records) -> Any:
+def base_config(
+    model: Optional[str], weights: Optional[Pretrained], records: Records
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A configuration with the model of the weights, or else of a row of `MODELS`."""
     row = find_starter(model or DEFAULT_MODEL)
     source = pipeline.apply_overrides(
@@ -172,16 +174,18 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
     return config
 
 
-def _reader(pattern: str, records: Records, **settings: Any) -> Any:
+def _reader(pattern: str, records: Records, **settings: Any) -> input_reader_pb2.InputReader:
     paths = input_reader_pb2.TFRecordInputReader(input_path=[pattern])
     return input_reader_pb2.InputReader(
         tf_record_input_reader=paths, label_map_path=records.label_map, **settings
     )
 
 
-def model_part(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
+def model_part(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+) -> Union[ssd_pb2.Ssd, faster_rcnn_pb2.FasterRcnn]:
     """The message `model.ssd` or `model.faster_rcnn`."""
-    return getattr(config.model, config.model.WhichOneof("model"))
+    return config.model.ssd if config.model.HasField("ssd") else config.model.faster_rcnn
 
 
 def extractor_type(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:

@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -39,7 +39,9 @@ _SHOWN = 3  # images that a message names
 _NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
 
 
-def config_of_records(records: Sequence[str], label_map: str) -> Any:
+def config_of_records(
+    records: Sequence[str], label_map: str
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A pipeline configuration that evaluates TFRecord files by the default metrics."""
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = read_label_map(label_map).max_id
