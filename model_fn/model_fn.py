@@ -6,7 +6,7 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
-from estimator_det.detectors.base import Detections, Detector, Groundtruth, make_detector
+from estimator_det.detectors.base import BatchDetections, Detector, Groundtruth, make_detector
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
@@ -262,7 +262,7 @@ def _evaluated_losses(
     detector: Detector,
     predictions: Any,
     groundtruth: Groundtruth,
-    detections: Detections,
+    detections: BatchDetections,
 ) -> step.Tensors:
     if pipeline_config.eval_config.use_dummy_loss_in_eval:
         return {step.TOTAL_LOSS: tf.constant(1.0)}
@@ -301,7 +301,7 @@ def _type_on_core(train_config: train_pb2.TrainConfig, is_on_core: bool) -> tf.D
 
 def _detect(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, is_on_core: bool
-) -> Tuple[Detector, Any, Detections]:
+) -> Tuple[Detector, Any, BatchDetections]:
     """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model

@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.console import printing
-from estimator_det.detectors.base import Detections
+from estimator_det.detectors.base import BatchDetections
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import FORMATS, FoundModel
 from exporters.formats.base import ExportFormat, num_bytes
@@ -99,11 +99,11 @@ def evaluate_model(
     (reader_name,) = named_readers(records_config)
     make_dataset = original_images(records_config, reader_name)
 
-    def detect(features: Dict[str, np.ndarray]) -> Detections:
+    def detect(features: Dict[str, np.ndarray]) -> BatchDetections:
         pixels = features[schema.IMAGE][0].astype(np.uint8)
         outputs = model.run(resized(pixels, model.image_size)[None])
         boxes, scores = tf.constant(outputs[BOXES]), tf.constant(outputs[SCORES])
-        return Detections(
+        return BatchDetections(
             boxes=boxes,
             scores=scores,
             classes=tf.constant(outputs[CLASSES] - CLASS_OFFSET),

@@ -10,7 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.check_model import is_class_agnostic
 from estimator_det.config.field_rules import most
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.detectors.base import BatchDetections, Groundtruth
 from estimator_det.protos import eval_pb2, pipeline_pb2, ssd_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
@@ -86,7 +86,9 @@ _REMEDIES = {
 }
 
 
-def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: Groundtruth) -> None:
+def check_needs(
+    accumulator: Accumulator, detections: BatchDetections, groundtruth: Groundtruth
+) -> None:
     """Refuses a set that needs what the model does not find or the reader does not load."""
     keypoints = {
         "num_keypoints of eval_input_reader": groundtruth.keypoints,
@@ -114,7 +116,11 @@ def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: G
 
 
 def evaluated_batch(
-    detections: Detections, groundtruth: Groundtruth, sizes: ImageSizes, *, has_masks: bool = False
+    detections: BatchDetections,
+    groundtruth: Groundtruth,
+    sizes: ImageSizes,
+    *,
+    has_masks: bool = False,
 ) -> EvaluatedBatch:
     """A batch of arrays as metrics take it, in pixels of the original image.
 
@@ -168,7 +174,7 @@ class EvaluationFeed:
         self._waiting: List[Tuple[np.ndarray, ...]] = []
 
     def ops(
-        self, detections: Detections, groundtruth: Groundtruth, features: Dict[str, tf.Tensor]
+        self, detections: BatchDetections, groundtruth: Groundtruth, features: Dict[str, tf.Tensor]
     ) -> MetricOps:
         """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
 
@@ -206,7 +212,7 @@ class EvaluationFeed:
 
     def _add(
         self,
-        detections: Detections,
+        detections: BatchDetections,
         groundtruth: Groundtruth,
         sizes: ImageSizes,
         images: Sequence[Optional[np.ndarray]],
@@ -222,7 +228,7 @@ class EvaluationFeed:
 
     def eval_metrics(
         self,
-        detections: Detections,
+        detections: BatchDetections,
         groundtruth: Groundtruth,
         features: Dict[str, tf.Tensor],
         losses: Dict[str, tf.Tensor],
@@ -236,7 +242,7 @@ class EvaluationFeed:
         # Boxes and scores before suppression are not compared, nor are features.
         boxes, scores, classes, num = detections[:4]
         masks, keypoints = detections.masks, detections.keypoints
-        compared = Detections(
+        compared = BatchDetections(
             boxes, scores, classes, num, None, None, masks=masks, keypoints=keypoints
         )
         scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]

@@ -16,7 +16,7 @@ from PIL import Image
 
 from estimator_det.compat import estimator as tf_estimator
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.detectors.base import Detections, Groundtruth, Losses
+from estimator_det.detectors.base import BatchDetections, Groundtruth, Losses
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.records.cursor import DataCursor
@@ -101,10 +101,10 @@ class FakeDetector:
         counts = {"Counted/boxes": tf.reduce_sum(weights)}
         return Losses(terms, counts, dict.fromkeys(terms, images))
 
-    def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> Detections:
+    def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> BatchDetections:
         del true_shapes
         scores = tf.nn.softmax(predictions.scores)
-        return Detections(
+        return BatchDetections(
             boxes=predictions.boxes,
             scores=tf.reduce_max(scores, 1, keepdims=True),
             classes=tf.cast(tf.argmax(scores, 1), tf.float32)[:, tf.newaxis],

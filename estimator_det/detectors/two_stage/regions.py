@@ -22,7 +22,7 @@ from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import (
-    Detections,
+    BatchDetections,
     Groundtruth,
     ImageFrame,
     Losses,
@@ -404,7 +404,7 @@ def detect_in_regions(
     output: RegionOutput,
     frame: ImageFrame,
     mask_logits: Optional[tf.Tensor] = None,
-) -> Detections:
+) -> BatchDetections:
     """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
     Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.

@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
 from estimator_det.console.printing import listed, plain, quoted
-from estimator_det.detectors.base import Detections
+from estimator_det.detectors.base import BatchDetections
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from inputs import pipeline as input_pipeline
@@ -133,14 +133,14 @@ def original_images(
 
 def score(
     make_dataset: Callable[[], tf.data.Dataset],
-    detect: Callable[[Dict[str, np.ndarray]], Detections],
+    detect: Callable[[Dict[str, np.ndarray]], BatchDetections],
     config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> Results:
     """The configured metrics of detections, image by image.
 
     Args:
         make_dataset: Batches of one image: (features, labels) under the keys of `inputs.schema`.
-        detect: Features of one image, as arrays -> `Detections` of a batch of one.
+        detect: Features of one image, as arrays -> `BatchDetections` of a batch of one.
     """
     progress = EvaluationProgress(batch_size=1)
     progress.begin()
@@ -170,7 +170,7 @@ class Lookup:
         self._used: Dict[int, Tuple[str, str]] = {}
         self._records_without: List[str] = []
 
-    def detections(self, features: Dict[str, np.ndarray]) -> Detections:
+    def detections(self, features: Dict[str, np.ndarray]) -> BatchDetections:
         """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
         names = features[schema.SOURCE_ID][0], features[schema.FILENAME][0]
         record = names[0].decode("utf-8", "replace"), names[1].decode("utf-8", "replace")
@@ -182,7 +182,7 @@ class Lookup:
             size = features[schema.ORIGINAL_SPATIAL_SHAPE][0].tolist()
             parts = self._file.image_detections(image, *size)
         boxes, scores, class_ids, masks, keypoints = (x[np.newaxis] for x in parts)
-        return Detections(
+        return BatchDetections(
             boxes=boxes,
             scores=scores,
             classes=class_ids - 1,

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.detectors.base import BatchDetections, Groundtruth
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
@@ -61,10 +61,10 @@ def _groundtruth(**more: Any) -> Groundtruth:
     )
 
 
-def _detections() -> Detections:
+def _detections() -> BatchDetections:
     """Those of the groundtruth, classes from 0, as `postprocess` gives them."""
     boxes = tf.constant(_normalized(ORIGINAL))
-    return Detections(
+    return BatchDetections(
         boxes=boxes,
         scores=tf.constant([[0.9, 0.8], [0.7, 0.0]]),
         classes=tf.constant([[0.0, 1.0], [1.0, 0.0]]),
@@ -78,13 +78,15 @@ def _arrays(structure: Any) -> Any:
     return tf.nest.map_structure(lambda x: None if x is None else np.asarray(x), structure)
 
 
-def _batch(detections: Detections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
+def _batch(detections: BatchDetections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
     """The batch that metrics get."""
     sizes = eval_ops.sizes_of(features)
     return eval_ops.evaluated_batch(*_arrays((detections, groundtruth, sizes)))
 
 
-def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
+def _ops(
+    detections: BatchDetections, groundtruth: Groundtruth, features: Any, text: str = ""
+) -> Any:
     config = text_format.Parse(text, eval_pb2.EvalConfig())
     feed = eval_ops.EvaluationFeed(config, CATEGORIES)
     return feed.ops(detections, groundtruth, features)
