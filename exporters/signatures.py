@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.check_model import context_shape
+from estimator_det.config.facts import context_shape
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import model_pb2
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from inputs import schema
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
@@ -42,12 +41,6 @@ class CollateOptions:
     # An image without image-level labels is exhaustively annotated for all classes, not for none.
     all_classes_labeled_by_default: bool = True
     context_shape: Tuple[Optional[int], Optional[int]] = (None, None)  # S and F, if read
-
-    def __post_init__(self) -> None:
-        sizes = {"num_classes": self.num_classes, "max_number_of_boxes": self.max_boxes}
-        for field, value in sizes.items():
-            if value < 1:
-                raise ConfigError(field, f"is {value}; it must be positive")
 
 
 def original_images(sample: Sample, options: CollateOptions) -> Features:
@@ -185,12 +178,6 @@ def _one_hot(sample: Sample, options: CollateOptions) -> tf.Tensor:
     one_hot = tf.one_hot(sample.classes - FIRST_CLASS_ID, options.num_classes)
     if not options.use_multiclass_scores:
         return one_hot
-    if sample.multiclass_scores is None:
-        raise ConfigError(
-            "train_config.use_multiclass_scores",
-            "needs train_input_reader.load_multiclass_scores",
-            "set it",
-        )
     scores = sample.multiclass_scores
     width = tf.shape(scores)[1]
     scores = checked(

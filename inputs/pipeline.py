@@ -14,18 +14,18 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.check import check_augmentation
-from estimator_det.config.check_model import check_context_reader, context_shape, predicts_masks
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.field_rules import check_ranges_or_raise
-from estimator_det.config.problem import refuse
+from estimator_det.config.facts import context_shape, predicts_masks, readers
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.problem import Problem, error, refuse, warning
+from estimator_det.config.rules import check, rules
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import make_resizer
-from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2, train_pb2
-from inputs.augment import check_steps, make_steps
+from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
+from inputs.augment import make_steps
 from inputs.augment.mixing import num_sources
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -43,7 +43,17 @@ InputFn = Callable[..., tf.data.Dataset]
 Params = Dict[str, Any]
 
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
-TRAIN_READER = "train_input_reader."
+TRAIN_READER = "train_input_reader"
+# Fields of train_config that its input uses.
+_TRAIN_FIELDS = tuple(
+    f"train_config.{name}"
+    for name in (
+        "batch_size",
+        "data_augmentation_options",
+        "max_number_of_boxes",
+        "use_multiclass_scores",
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +68,7 @@ class TrainInputOptions:
     # Number of workers that divide the records, and the index of this one; each has batches of the
     # whole batch size. An `input_context` replaces it.
     shard: sharding.Shard = sharding.WHOLE
-    on_split: Optional[Callable[[sharding.WorkerParts], None]] = None  # receives that division
+    on_split: Optional[Callable[[sharding.Split], None]] = None  # receives that division
     # Address of the dispatcher of a `tf.data` service, whose workers read, decode and augment; each
     # record once an epoch, see `inputs.records.splits`.
     data_service: Optional[str] = None
@@ -91,10 +101,8 @@ def create_train_input_fn(
         FileNotFoundError if an input path matches nothing.
     """
     run = TrainInputOptions(**options)
-    _detector(pipeline_config.model)  # refuses an empty model
+    _refuse(pipeline_config, TRAIN_READER, *_TRAIN_FIELDS)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
-    check_ranges_or_raise(train, "train_config.")
-    check_ranges_or_raise(reader, TRAIN_READER)
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         batch_size = _batch_size(params, train.batch_size)
@@ -117,7 +125,7 @@ def create_train_input_fn(
             reader,
             collate,
             _policy(reader, collate),
-            _augmentation(train, reader, collate.num_classes),
+            make_steps(train.data_augmentation_options),
             batch_size,
             first_step=run.first_step,
             images_per_step=images if input_context is None else images // shard[0],
@@ -131,14 +139,61 @@ def create_train_input_fn(
     return input_fn
 
 
-def _augmentation(
-    train_config: train_pb2.TrainConfig, reader: input_reader_pb2.InputReader, num_classes: int
-) -> List[Any]:
-    """The steps of augmentation, which suit the reader and the classes."""
-    refuse(check_augmentation(train_config.data_augmentation_options, num_classes))
-    steps = make_steps(train_config.data_augmentation_options)
-    check_steps(steps, reader)
-    return steps
+def _refuse(config: pipeline_pb2.TrainEvalPipelineConfig, *parts: str) -> None:
+    """Raises the errors of the parts of a configuration that make an input."""
+    problems = check(config)
+    refuse(each for each in problems if each.field == "model" or each.field.startswith(parts))
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_readers(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Readers exist, and load what the model learns from."""
+    block = "{ tf_record_input_reader { input_path } label_map_path }"
+    if not config.HasField("train_input_reader"):
+        yield error("train_input_reader", "is missing", f"add train_input_reader {block}")
+    if not config.eval_input_reader:
+        message = "is missing: nothing can be evaluated"
+        yield warning("eval_input_reader", message, f"add eval_input_reader {block}")
+    for index, reader in enumerate(config.eval_input_reader):
+        if reader.HasField("num_epochs") and not reader.num_epochs:
+            path = f"eval_input_reader[{index}].num_epochs"
+            yield no_effect(path, "0 means no limit, but an evaluation ends")
+    for path, reader in readers(config):
+        if predicts_masks(config.model) and not reader.load_instance_masks:
+            edit = f"{path}.load_instance_masks=true"
+            message = "is false, and the model learns masks"
+            yield Problem("error", f"{path}.load_instance_masks", message, edits=(edit,))
+        yield from _check_context(reader, config.model, path)
+    if (
+        config.train_config.use_multiclass_scores
+        and not config.train_input_reader.load_multiclass_scores
+    ):
+        yield error(
+            "train_config.use_multiclass_scores",
+            "is true, but the training reader does not load the scores",
+            "set train_input_reader.load_multiclass_scores=true",
+        )
+
+
+def _check_context(
+    reader: input_reader_pb2.InputReader, model: model_pb2.DetectionModel, path: str
+) -> Iterator[Problem]:
+    """An error where an `InputReader` message loads other context than a model takes."""
+    if context_shape(model) is None:
+        for field in ("load_context_features", "load_context_image_ids"):
+            if getattr(reader, field):
+                yield error(
+                    f"{path}.{field}",
+                    "the model takes no context features: it has no context_config with "
+                    "use_long_term_attention",
+                    "remove it",
+                )
+    elif not reader.load_context_features:
+        yield error(
+            f"{path}.load_context_features",
+            "is not set, and the model needs context features",
+            "set it to true; context_config without use_long_term_attention needs none",
+        )
 
 
 def create_eval_input_fn(
@@ -159,16 +214,15 @@ def create_eval_input_fn(
             None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
     """
-    _detector(pipeline_config.model)  # refuses an empty model
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
             raise ConfigError("eval_input_reader", "is missing", "add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
-    check_ranges_or_raise(evaluation, "eval_config.")
     path = _evaluated_path(reader, pipeline_config)
-    check_ranges_or_raise(reader, path)
+    _refuse(pipeline_config, "eval_config.batch_size")
+    refuse([*check(reader, path), *_check_context(reader, pipeline_config.model, path)])
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
     read_once = copy.deepcopy(reader)
@@ -217,7 +271,7 @@ def _batches(
     files = list_files(reader, examples.policy, log)
     _check_first_records(examples, files, needs_masks, run)
     if run.on_split is not None and order.shard[0] > 1:
-        run.on_split(sharding.WorkerParts(order.shard[0], list(filter(None, files.streams))))
+        run.on_split(sharding.Split(order.shard[0], list(filter(None, files.streams))))
     start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
 
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
@@ -277,7 +331,7 @@ def _check_first_records(
     if reader.cache == input_reader_pb2.MEMORY:
         if not run.has_python:
             raise ConfigError(
-                TRAIN_READER + "cache",
+                f"{TRAIN_READER}.cache",
                 "is MEMORY, and the images are decoded on other machines",
                 "leave it out",
             )
@@ -301,7 +355,6 @@ def _collate_options(
     **options: Any,
 ) -> CollateOptions:
     """`model` has the resizer of the network's input; `options` are other fields."""
-    refuse(check_context_reader(reader, pipeline_config.model, path.rstrip(".")))
     return CollateOptions(
         preprocess=preprocess,
         resizer=make_resizer(_detector(model).image_resizer),
@@ -319,27 +372,24 @@ def _evaluated_path(
     reader: input_reader_pb2.InputReader, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig
 ) -> str:
     """Path of the reader of an evaluation; a reader of the caller is an evaluation reader."""
-    paths = {f"eval_input_reader[{i}].": r for i, r in enumerate(pipeline_config.eval_input_reader)}
+    paths = {f"eval_input_reader[{i}]": r for i, r in enumerate(pipeline_config.eval_input_reader)}
     paths[TRAIN_READER] = pipeline_config.train_input_reader
     # Equal readers, of a copied configuration for example, only after this very reader.
     same = [path for path, each in paths.items() if each is reader]
     equal = [path for path, each in paths.items() if each == reader]
-    return next(iter(same + equal), "eval_input_reader.")
+    return next(iter(same + equal), "eval_input_reader")
 
 
 def _detector(model: model_pb2.DetectionModel) -> Any:
     """The message of the detector, which has num_classes and image_resizer."""
-    kind = model.WhichOneof("model")
-    if kind is None:
-        raise ConfigError("model", "is empty", "set ssd or faster_rcnn")
-    return getattr(model, kind)
+    return getattr(model, str(model.WhichOneof("model")))
 
 
 def _batch_size(params: Optional[Any], configured: int) -> int:
     override = params.get("batch_size") if params is not None else None
     size = configured if override is None else int(override)
     if size < 1:
-        raise ConfigError("batch_size", f"is {size}; it must be positive")
+        raise ValueError(f"batch_size is {size}; it must be positive")
     return size
 
 

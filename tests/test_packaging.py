@@ -103,7 +103,7 @@ def test_every_module_is_installed(built):
 
 def test_data_files_are_installed(built):
     protos = built / "estimator_det" / "protos"
-    assert len(list(protos.glob("*.proto"))) == len(list(protos.glob("*_pb2.pyi"))) == 36
+    assert len(list(protos.glob("*.proto"))) == len(list(protos.glob("*_pb2.pyi"))) == 37
     configs = {path.name for path in (ROOT / "estimator_det" / "configs").glob("*.config")}
     assert configs == {path.name for path in (built / "estimator_det" / "configs").glob("*")}
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import rules
+from estimator_det.console.printing import counted
 from estimator_det.protos import (
     anchor_generator_pb2,
     flexible_grid_anchor_generator_pb2,
@@ -41,12 +43,9 @@ class AnchorGenerator(Protocol):
         """Generates anchors float32 [A, 4] of maps in the padded image that enters the network."""
 
 
-ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry("anchor generator")
-
-
-def _check(is_valid: bool, message: str) -> None:
-    if not is_valid:
-        raise ConfigError(None, message)
+ANCHOR_GENERATORS: Registry[Callable[[Any], AnchorGenerator]] = Registry(
+    "anchor generator", chosen_by="AnchorGenerator.anchor_generator_oneof"
+)
 
 
 def _static_size(size: Any) -> Any:
@@ -107,16 +106,6 @@ class SsdAnchors:
     # (y, x) pixels of the first location of each map; None is half a stride.
     offsets: Optional[Tuple[Pair, ...]] = None
 
-    def __post_init__(self) -> None:
-        for layer, boxes in enumerate(self.boxes):
-            _check(bool(boxes), f"aspect_ratios: layer {layer} has no boxes; give at least one")
-        for field, pairs in (("stride", self.strides), ("offset", self.offsets)):
-            _check(
-                pairs is None or len(pairs) == len(self.boxes),
-                f"height_{field} and width_{field} need one value for each of the "
-                f"{len(self.boxes)} layers; given: {pairs and len(pairs)}",
-            )
-
     @property
     def num_per_location(self) -> List[int]:
         return [len(boxes) for boxes in self.boxes]
@@ -153,13 +142,6 @@ class PixelGrid:
     # multiples of the stride (or 1), 0 along the others. If sizes are known only at run time: half
     # a stride if both are unknown, 0 if one is.
     offset: Optional[Pair] = None
-
-    def __post_init__(self) -> None:
-        _check(
-            bool(self.sizes),
-            "anchor_generator: aspect_ratios, and scales or base_sizes, need a value each; give "
-            "at least one",
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,11 +217,6 @@ def _ssd_scales(config: ssd_anchor_generator_pb2.SsdAnchorGenerator) -> List[flo
     """Scale of each layer, then the scale that follows the last layer."""
     count = config.num_layers
     if config.scales:
-        _check(
-            len(config.scales) >= count,
-            "ssd_anchor_generator.scales needs a value for each of the "
-            f"{count} layers (num_layers); given: {len(config.scales)}",
-        )
         return [*config.scales, 1.0][: count + 1]
     spread = config.max_scale - config.min_scale
     # max(): a single layer has no spread to divide.
@@ -251,12 +228,40 @@ def _ssd_pairs(
 ) -> Optional[Tuple[Pair, ...]]:
     """`height_<field>` and `width_<field>` layer by layer; None if neither is set."""
     heights, widths = getattr(config, f"height_{field}"), getattr(config, f"width_{field}")
-    _check(
-        len(heights) == len(widths),
-        f"ssd_anchor_generator.height_{field} and width_{field} must have equally many values; "
-        f"given: {len(heights)} and {len(widths)}",
-    )
     return tuple(zip(heights, widths)) or None
+
+
+@rules(ssd_anchor_generator_pb2.SsdAnchorGenerator)
+def _check_ssd(config: ssd_anchor_generator_pb2.SsdAnchorGenerator, at: str) -> Iterator[Problem]:
+    count = config.num_layers
+    if config.scales and len(config.scales) < count:
+        yield error(
+            f"{at}.scales",
+            f"has {counted(len(config.scales), 'value')} for {count} layers (num_layers)",
+            "give one for each layer",
+        )
+    used = count + int(config.interpolated_scale_aspect_ratio > 0)
+    if len(config.scales) > used:
+        unused = ", ".join(f"{scale:g}" for scale in config.scales[used:])
+        yield warning(
+            f"{at}.scales",
+            f"has {len(config.scales)} values for {count} layers: {unused} at its end have no "
+            "effect",
+            "remove them, or raise num_layers with the feature extractor's",
+        )
+    # The lowest layer may have boxes of its own, and an interpolated scale is a box.
+    reduces, interpolates = config.reduce_boxes_in_lowest_layer, used > count
+    if not (config.aspect_ratios or interpolates) and count > int(reduces):
+        yield error(f"{at}.aspect_ratios", "is empty: a layer has no boxes", "give at least one")
+    for field in ("stride", "offset"):
+        heights, widths = (len(getattr(config, f"{s}_{field}")) for s in ("height", "width"))
+        if heights != widths or heights not in (0, count):
+            yield error(
+                f"{at}.height_{field}",
+                f"has {counted(heights, 'value')} and width_{field} has {widths}, for {count} "
+                "layers",
+                "give both one value for each layer, or none",
+            )
 
 
 @ANCHOR_GENERATORS.register("ssd_anchor_generator")
@@ -275,6 +280,17 @@ def _make_ssd(config: ssd_anchor_generator_pb2.SsdAnchorGenerator) -> AnchorGene
     )
 
 
+@rules(
+    grid_anchor_generator_pb2.GridAnchorGenerator,
+    multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator,
+    flexible_grid_anchor_generator_pb2.AnchorGrid,
+)
+def _check_grid(config: Any, at: str) -> Iterator[Problem]:
+    for field in ("scales", "aspect_ratios", "base_sizes"):
+        if not getattr(config, field, True):
+            yield error(f"{at}.{field}", "is empty: there are no anchors", "give at least one")
+
+
 @ANCHOR_GENERATORS.register("grid_anchor_generator")
 def _make_grid(config: grid_anchor_generator_pb2.GridAnchorGenerator) -> AnchorGenerator:
     """Builds one grid with every scale in every aspect ratio, in pixels."""
@@ -287,16 +303,23 @@ def _make_grid(config: grid_anchor_generator_pb2.GridAnchorGenerator) -> AnchorG
     return PixelAnchors((PixelGrid(sizes, stride, offset),), normalized=False)
 
 
+@rules(multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator)
+def _check_levels(
+    config: multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator, at: str
+) -> Iterator[Problem]:
+    if config.min_level > config.max_level:
+        yield error(
+            f"{at}.min_level",
+            f"must not be above max_level; given: {config.min_level} and {config.max_level}",
+            "lower it",
+        )
+
+
 @ANCHOR_GENERATORS.register("multiscale_anchor_generator")
 def _make_multiscale(
     config: multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator,
 ) -> AnchorGenerator:
     """Builds one grid per pyramid level l, stride 2^l, scales spread evenly over an octave."""
-    _check(
-        config.min_level <= config.max_level,
-        "multiscale_anchor_generator.min_level must not be above max_level; "
-        f"given: {config.min_level} and {config.max_level}",
-    )
     octave = [2.0 ** (step / config.scales_per_octave) for step in range(config.scales_per_octave)]
     grids = []
     for level in range(config.min_level, config.max_level + 1):
@@ -309,33 +332,38 @@ def _make_multiscale(
     return PixelAnchors(tuple(grids), config.normalize_coordinates)
 
 
+@rules(flexible_grid_anchor_generator_pb2.FlexibleGridAnchorGenerator)
+def _check_grids(
+    config: flexible_grid_anchor_generator_pb2.FlexibleGridAnchorGenerator, at: str
+) -> Iterator[Problem]:
+    if not config.anchor_grid:
+        yield error(f"{at}.anchor_grid", "is empty", "give one grid per feature map")
+    for index, grid in enumerate(config.anchor_grid):
+        if len(grid.base_sizes) != len(grid.aspect_ratios):
+            yield error(
+                f"{at}.anchor_grid[{index}].base_sizes",
+                f"has {counted(len(grid.base_sizes), 'value')}, and aspect_ratios has "
+                f"{len(grid.aspect_ratios)}",
+                "give both equally many",
+            )
+
+
 @ANCHOR_GENERATORS.register("flexible_grid_anchor_generator")
 def _make_flexible(
     config: flexible_grid_anchor_generator_pb2.FlexibleGridAnchorGenerator,
 ) -> AnchorGenerator:
     """Builds a grid per `anchor_grid`; the n-th base size goes with the n-th aspect ratio."""
-    _check(
-        len(config.anchor_grid) > 0,
-        "flexible_grid_anchor_generator.anchor_grid is empty; give one grid per feature map",
+    grids = tuple(
+        PixelGrid(
+            tuple(_size(*pair) for pair in zip(grid.base_sizes, grid.aspect_ratios)),
+            (float(grid.height_stride), float(grid.width_stride)),
+            (float(grid.height_offset), float(grid.width_offset)),
+        )
+        for grid in config.anchor_grid
     )
-    grids = []
-    for index, grid in enumerate(config.anchor_grid):
-        name = f"flexible_grid_anchor_generator.anchor_grid[{index}]"
-        _check(
-            len(grid.base_sizes) == len(grid.aspect_ratios),
-            f"{name}: base_sizes and aspect_ratios must have equally many values; "
-            f"given: {len(grid.base_sizes)} and {len(grid.aspect_ratios)}",
-        )
-        grids.append(
-            PixelGrid(
-                tuple(_size(*pair) for pair in zip(grid.base_sizes, grid.aspect_ratios)),
-                (float(grid.height_stride), float(grid.width_stride)),
-                (float(grid.height_offset), float(grid.width_offset)),
-            )
-        )
-    return PixelAnchors(tuple(grids), config.normalize_coordinates)
+    return PixelAnchors(grids, config.normalize_coordinates)
 
 
 def make_anchor_generator(config: anchor_generator_pb2.AnchorGenerator) -> AnchorGenerator:
-    """Builds the generator of an `AnchorGenerator` message, or raises ConfigError."""
-    return ANCHOR_GENERATORS.make_chosen(config, "anchor_generator")
+    """Builds the generator of an `AnchorGenerator` message."""
+    return ANCHOR_GENERATORS.make_chosen(config)

@@ -6,11 +6,24 @@ All coders accept any leading dimensions; anchors [A, 4] broadcast to codes [B, 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, List, NamedTuple, Optional, Protocol, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ClassVar,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+    Union,
+)
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import box_coder_pb2, faster_rcnn_box_coder_pb2, keypoint_box_coder_pb2
 
@@ -43,7 +56,9 @@ class BoxCoder(Protocol):
         """Decodes [..., code_size], anchors [..., 4] to boxes and, if encoded, keypoints."""
 
 
-CODERS: Registry[Callable[[Any], BoxCoder]] = Registry("box coder")
+CODERS: Registry[Callable[[Any], BoxCoder]] = Registry(
+    "box coder", chosen_by="BoxCoder.box_coder_oneof"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,13 +132,13 @@ class KeypointCoder:
         """
         if keypoints is None:
             raise ConfigError(
-                "keypoint_box_coder",
+                "model.ssd.box_coder.keypoint_box_coder",
                 "needs keypoints, but the groundtruth has none",
                 "use faster_rcnn_box_coder or records with keypoints",
             )
         if keypoints.shape[-2] not in (None, self.num_keypoints):
             raise ConfigError(
-                "keypoint_box_coder.num_keypoints",
+                "model.ssd.box_coder.keypoint_box_coder.num_keypoints",
                 f"is {self.num_keypoints}, but the groundtruth has {keypoints.shape[-2]} per box",
                 "set num_keypoints to that",
             )
@@ -208,10 +223,14 @@ def _make_center_size(
     return CenterSizeCoder(config.y_scale, config.x_scale, config.height_scale, config.width_scale)
 
 
+@rules(keypoint_box_coder_pb2.KeypointBoxCoder)
+def _check_keypoints(config: keypoint_box_coder_pb2.KeypointBoxCoder, at: str) -> Iterator[Problem]:
+    if not config.num_keypoints:
+        yield error(f"{at}.num_keypoints", "must be 1 or more", "set it")
+
+
 @CODERS.register("keypoint_box_coder")
 def _make_keypoint(config: keypoint_box_coder_pb2.KeypointBoxCoder) -> BoxCoder:
-    if config.num_keypoints < 1:
-        raise ConfigError("keypoint_box_coder.num_keypoints", "must be 1 or more", "set it")
     return KeypointCoder(config.num_keypoints, _make_center_size(config))
 
 
@@ -222,6 +241,17 @@ CODERS.register("square_box_coder")(
 CODERS.register("mean_stddev_box_coder")(lambda config: CornerCoder(config.stddev))
 
 
+def code_size(config: box_coder_pb2.BoxCoder) -> int:
+    """Numbers of a box code; 0 if no coder is chosen."""
+    return {
+        None: 0,
+        "faster_rcnn_box_coder": 4,
+        "mean_stddev_box_coder": 4,
+        "square_box_coder": 3,
+        "keypoint_box_coder": 4 + 2 * config.keypoint_box_coder.num_keypoints,
+    }[config.WhichOneof("box_coder_oneof")]
+
+
 def make_box_coder(config: box_coder_pb2.BoxCoder) -> BoxCoder:
-    """Builds the coder of a `BoxCoder` message, or raises ConfigError."""
-    return CODERS.make_chosen(config, "box_coder")
+    """Builds the coder of a `BoxCoder` message."""
+    return CODERS.make_chosen(config)

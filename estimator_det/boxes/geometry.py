@@ -125,7 +125,9 @@ def change_frame(boxes: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
 # closer. A third argument, the class targets of the groundtruth [..., G, C], may be missing.
 Similarity = Callable[..., tf.Tensor]
 
-SIMILARITIES: Registry[Callable[[Any], Similarity]] = Registry("region similarity")
+SIMILARITIES: Registry[Callable[[Any], Similarity]] = Registry(
+    "region similarity", chosen_by="RegionSimilarityCalculator.region_similarity"
+)
 
 
 def _ignoring_classes(pairwise: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]) -> Similarity:
@@ -163,4 +165,4 @@ def make_similarity(
     config: region_similarity_calculator_pb2.RegionSimilarityCalculator,
 ) -> Similarity:
     """Builds the similarity of a `RegionSimilarityCalculator`; ConfigError if none is set."""
-    return SIMILARITIES.make_chosen(config, "similarity_calculator")
+    return SIMILARITIES.make_chosen(config)

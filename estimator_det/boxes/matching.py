@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Optional, Protocol, Tuple
+from typing import Any, Callable, Iterator, Optional, Protocol, Tuple
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import rules
 from estimator_det.protos import argmax_matcher_pb2, bipartite_matcher_pb2, matcher_pb2
 
 UNMATCHED = -1  # the anchor is background
@@ -34,7 +35,9 @@ class Matcher(Protocol):
 
 
 MATCHERS: Registry[Callable[[Any], Matcher]] = Registry(
-    "matcher", tpu="use argmax_matcher with use_matmul_gather: true"
+    "matcher",
+    tpu="use argmax_matcher with use_matmul_gather: true",
+    chosen_by="Matcher.matcher_oneof",
 )
 
 
@@ -55,30 +58,6 @@ class ArgMaxMatcher:
     negatives_lower_than_unmatched: bool = True  # True if the lowest similarities are the negatives
     force_match_for_each_row: bool = False  # True to force a match for each row
     use_matmul_gather: bool = False  # see `Matcher`
-
-    def __post_init__(self) -> None:
-        matched, unmatched = self.matched_threshold, self.unmatched_threshold
-        if matched is None:
-            if unmatched is not None:
-                raise ConfigError(
-                    "unmatched_threshold",
-                    f"needs a matched_threshold; given: {unmatched} without matched_threshold",
-                    "Set both",
-                )
-            return
-        if unmatched is not None and unmatched > matched:
-            raise ConfigError(
-                "unmatched_threshold",
-                f"must not be above matched_threshold; given: {unmatched} and {matched}",
-                "Lower the first or raise the second",
-            )
-        if not self.negatives_lower_than_unmatched and unmatched in (None, matched):
-            raise ConfigError(
-                "negatives_lower_than_unmatched",
-                "false needs negatives between unmatched_threshold and "
-                f"matched_threshold, which are both {matched}",
-                "Lower unmatched_threshold",
-            )
 
     def __call__(
         self, similarity: tf.Tensor, valid: tf.Tensor, may_force_match: tf.Tensor
@@ -174,6 +153,26 @@ class BipartiteMatcher:
         return tf.stop_gradient(matches)
 
 
+@rules(argmax_matcher_pb2.ArgMaxMatcher)
+def _check_thresholds(config: argmax_matcher_pb2.ArgMaxMatcher, at: str) -> Iterator[Problem]:
+    if config.ignore_thresholds:
+        return
+    matched, unmatched = config.matched_threshold, config.unmatched_threshold
+    if unmatched > matched:
+        yield error(
+            f"{at}.unmatched_threshold",
+            f"must not be above matched_threshold; given: {unmatched} and {matched}",
+            "Lower the first or raise the second",
+        )
+    elif unmatched == matched and not config.negatives_lower_than_unmatched:
+        yield error(
+            f"{at}.negatives_lower_than_unmatched",
+            "false needs negatives between unmatched_threshold and matched_threshold, which are "
+            f"both {matched}",
+            "Lower unmatched_threshold",
+        )
+
+
 @MATCHERS.register("argmax_matcher")
 def _make_argmax(config: argmax_matcher_pb2.ArgMaxMatcher) -> Matcher:
     use_thresholds = not config.ignore_thresholds
@@ -192,5 +191,5 @@ def _make_bipartite(config: bipartite_matcher_pb2.BipartiteMatcher) -> Matcher:
 
 
 def make_matcher(config: matcher_pb2.Matcher) -> Matcher:
-    """Builds the matcher of a `Matcher` message, or raises ConfigError."""
-    return MATCHERS.make_chosen(config, "matcher")
+    """Builds the matcher of a `Matcher` message."""
+    return MATCHERS.make_chosen(config)

@@ -6,18 +6,21 @@ is the background if the first column is.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import missing_choice, rules
 from estimator_det.protos import calibration_pb2, post_processing_pb2
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]
 
-CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry("calibration")
+CALIBRATIONS: Registry[Callable[[Any, ScoreFunction], ScoreFunction]] = Registry(
+    "calibration", chosen_by="CalibrationConfig.calibrator"
+)
 
 _CONVERTERS: Dict[str, ScoreFunction] = {
     "IDENTITY": tf.identity,
@@ -26,16 +29,18 @@ _CONVERTERS: Dict[str, ScoreFunction] = {
 }
 
 
+@rules(post_processing_pb2.PostProcessing)
+def _check_scale(config: post_processing_pb2.PostProcessing, at: str) -> Iterator[Problem]:
+    if config.logit_scale == 0.0:
+        yield error(f"{at}.logit_scale", "divides the logits and must not be 0", "set it to 1")
+
+
 def make_score_converter(config: post_processing_pb2.PostProcessing) -> ScoreFunction:
     """Builds the function logits [B, A, C] -> scores [B, A, C] of a `PostProcessing` proto.
 
     Logits are divided by `logit_scale`, converted, then calibrated (temperature scaling calibrates
     before the conversion).
     """
-    if config.logit_scale == 0.0:
-        raise ConfigError(
-            None, "post_processing.logit_scale divides the logits and must not be 0; given: 0"
-        )
     convert = _CONVERTERS[config.ScoreConverter.Name(config.score_converter)]
     scale = config.logit_scale
 
@@ -44,8 +49,7 @@ def make_score_converter(config: post_processing_pb2.PostProcessing) -> ScoreFun
 
     if not config.HasField("calibration_config"):
         return converter
-    where = "post_processing.calibration_config"
-    return CALIBRATIONS.make_chosen(config.calibration_config, where, converter)
+    return CALIBRATIONS.make_chosen(config.calibration_config, converter)
 
 
 def interpolate(
@@ -70,38 +74,74 @@ def interpolate(
     return (1.0 - weight) * gather(points_y, left) + weight * gather(points_y, right)
 
 
-def _points(pairs: calibration_pb2.XYPairs, where: str) -> Tuple[List[float], List[float]]:
-    xs = [pair.x for pair in pairs.x_y_pair]
-    ys = [pair.y for pair in pairs.x_y_pair]
-    if not xs:
-        raise ConfigError(None, f"{where}: needs at least one x_y_pair; given: none")
-    for x, next_x in zip(xs, xs[1:]):
+@rules(calibration_pb2.XYPairs)
+def _check_points(config: calibration_pb2.XYPairs, at: str) -> Iterator[Problem]:
+    if not config.x_y_pair:
+        yield error(f"{at}.x_y_pair", "is empty", "give at least one pair")
+    xs = [pair.x for pair in config.x_y_pair]
+    for index, (x, next_x) in enumerate(zip(xs, xs[1:]), start=1):
         if not x < next_x:
-            raise ConfigError(
-                None, f"{where}: x must increase from pair to pair; given: {next_x:g} after {x:g}"
-            )
-    return xs, ys
+            message = f"is {next_x:g} after {x:g}: x must increase from pair to pair"
+            yield error(f"{at}.x_y_pair[{index}].x", message, "sort the pairs, each x once")
+
+
+@rules(calibration_pb2.FunctionApproximation)
+def _check_function(config: calibration_pb2.FunctionApproximation, at: str) -> Iterator[Problem]:
+    if not config.HasField("x_y_pairs"):
+        yield error(f"{at}.x_y_pairs", "is missing", "give at least one x_y_pair")
+
+
+@rules(calibration_pb2.TemperatureScalingCalibration)
+def _check_temperature(
+    config: calibration_pb2.TemperatureScalingCalibration, at: str
+) -> Iterator[Problem]:
+    if not config.scaler > 0.0:
+        message = f"divides the logits and must be above 0; given: {config.scaler:g}"
+        yield error(f"{at}.scaler", message, "set it to a number above 0")
+
+
+rules(calibration_pb2.CalibrationConfig)(missing_choice)
+
+
+def _points(pairs: calibration_pb2.XYPairs) -> Tuple[List[float], List[float]]:
+    return [pair.x for pair in pairs.x_y_pair], [pair.y for pair in pairs.x_y_pair]
 
 
 def _compose(convert: ScoreFunction, calibrate: ScoreFunction) -> ScoreFunction:
     return lambda logits: calibrate(convert(logits))
 
 
-def _check_class_ids(ids: Mapping[int, Any], num_classes: int, where: str) -> None:
-    unknown = sorted(key for key in ids if not 0 <= key < num_classes)
-    if unknown:
-        raise ConfigError(
-            None,
-            f"{where}: class ids {unknown} are not columns of the class scores, which "
-            f"are 0 to {num_classes - 1}",
-        )
+def check_class_ids(
+    config: post_processing_pb2.PostProcessing, num_columns: int, at: str
+) -> Iterator[Problem]:
+    """Errors of calibrations for classes of which a detector has no column of scores."""
+    calibration = config.calibration_config
+    for kind, field, ids in (
+        (
+            "class_id_function_approximations",
+            "class_id_xy_pairs_map",
+            calibration.class_id_function_approximations.class_id_xy_pairs_map,
+        ),
+        (
+            "class_id_sigmoid_calibrations",
+            "class_id_sigmoid_parameters_map",
+            calibration.class_id_sigmoid_calibrations.class_id_sigmoid_parameters_map,
+        ),
+    ):
+        for class_id in sorted(ids):
+            if not 0 <= class_id < num_columns:
+                yield error(
+                    f"{at}.calibration_config.{kind}.{field}[{class_id}]",
+                    f"the class scores have no column {class_id}",
+                    f"give ids from 0 to {num_columns - 1}",
+                )
 
 
 @CALIBRATIONS.register("function_approximation")
 def _make_function(
     config: calibration_pb2.FunctionApproximation, convert: ScoreFunction
 ) -> ScoreFunction:
-    xs, ys = _points(config.x_y_pairs, "calibration_config.function_approximation")
+    xs, ys = _points(config.x_y_pairs)
     points_x, points_y = np.array(xs, np.float32), np.array(ys, np.float32)
 
     def calibrate(scores: tf.Tensor) -> tf.Tensor:
@@ -115,16 +155,11 @@ def _make_function(
 def _make_function_per_class(
     config: calibration_pb2.ClassIdFunctionApproximations, convert: ScoreFunction
 ) -> ScoreFunction:
-    where = "calibration_config.class_id_function_approximations"
-    points = {
-        class_id: _points(pairs, f"{where}[{class_id}]")
-        for class_id, pairs in config.class_id_xy_pairs_map.items()
-    }
+    points = {class_id: _points(pairs) for class_id, pairs in config.class_id_xy_pairs_map.items()}
     max_points = max((len(xs) for xs, _ in points.values()), default=0)
 
     def calibrate(scores: tf.Tensor) -> tf.Tensor:
         num_classes = scores.shape[-1]
-        _check_class_ids(points, num_classes, where)
         if not points:
             return scores
         # All functions have the same number of points, so that a single lookup serves every class.
@@ -156,7 +191,6 @@ def _make_sigmoid(
 def _make_sigmoid_per_class(
     config: calibration_pb2.ClassIdSigmoidCalibrations, convert: ScoreFunction
 ) -> ScoreFunction:
-    where = "calibration_config.class_id_sigmoid_calibrations"
     parameters = {
         class_id: (pair.a, pair.b)
         for class_id, pair in config.class_id_sigmoid_parameters_map.items()
@@ -164,7 +198,6 @@ def _make_sigmoid_per_class(
 
     def calibrate(scores: tf.Tensor) -> tf.Tensor:
         num_classes = scores.shape[-1]
-        _check_class_ids(parameters, num_classes, where)
         table = np.zeros([2, num_classes], np.float32)
         for class_id, pair in parameters.items():
             table[:, class_id] = pair
@@ -178,11 +211,4 @@ def _make_sigmoid_per_class(
 def _make_temperature(
     config: calibration_pb2.TemperatureScalingCalibration, convert: ScoreFunction
 ) -> ScoreFunction:
-    scaler = config.scaler
-    if not scaler > 0.0:
-        raise ConfigError(
-            None,
-            "calibration_config.temperature_scaling_calibration.scaler divides the "
-            f"logits and must be above 0; given: {scaler:g}",
-        )
-    return lambda logits: convert(logits / scaler)
+    return lambda logits: convert(logits / config.scaler)

@@ -13,8 +13,9 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, Tuple
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.problem import Problem, error, refuse, warning
-from estimator_det.config.text import Entry, entries, is_repeated
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.text import is_repeated
+from estimator_det.console.printing import quoted
 from estimator_det.protos import rules_pb2
 
 _NOT_NUMBERS = (
@@ -23,6 +24,7 @@ _NOT_NUMBERS = (
     FieldDescriptor.CPPTYPE_MESSAGE,
     FieldDescriptor.CPPTYPE_STRING,
 )
+PLACEHOLDER = "PATH_TO_BE_CONFIGURED"  # in sample configurations, in place of a path
 _ANY_NUMBER = 1e9  # largest absolute value of fields without a range: fractions, weights, colours
 
 
@@ -85,39 +87,25 @@ def non_default_fields(message: Message, names: Iterable[str]) -> Tuple[str, ...
     return tuple(name for name in names if is_set_to_non_default(message, fields[name]))
 
 
-def check_ranges(message: Message, prefix: str = "") -> Iterator[Problem]:
-    """An error for each number that is not finite or out of its range, in lists and maps, too.
-
-    `prefix` is the path of `message`, with a point at its end.
-    """
-    for entry in entries(message, prefix):
-        yield from _number(entry)
-
-
-def check_fields(message: Message, prefix: str = "") -> Iterator[Problem]:
-    """An error for each field that no run supports, a warning for each that has no effect."""
-    seen = set()
-    for path, parent, field, _ in entries(message, prefix):
-        if is_repeated(field):
-            path = path.rpartition("[")[0]
-        if path not in seen and is_set_to_non_default(parent, field):
-            yield from _use(path, parent, field)
-        seen.add(path)
-
-
-def _number(entry: Entry) -> Iterator[Problem]:
-    limits, value = range_of(entry.field), entry.value
+def check_value(field: Any, value: Any, path: str) -> Iterator[Problem]:
+    """An error for a placeholder, and for a number that is not finite or out of its range."""
+    if isinstance(value, str) and PLACEHOLDER in value:
+        yield error(path, f"is still the placeholder {quoted(value)}", f"--set {path}=…")
+    limits = range_of(field)
     if limits is None:
         return
     if not math.isfinite(value):
-        yield error(entry.path, f"is {value}, not a finite number", "set it to a finite number")
+        yield error(path, f"is {value}, not a finite number", "set it to a finite number")
     elif not limits.contains(value):
         message = f"is {value:,.10g}; allowed are {limits.text()}"
-        yield error(entry.path, message, "set it to a number in this range")
+        yield error(path, message, "set it to a number in this range")
 
 
-def _use(path: str, parent: Message, field: Any) -> Iterator[Problem]:
+def check_use(parent: Message, field: Any, path: str) -> Iterator[Problem]:
+    """An error for a field that no run supports, a warning for one that has no effect."""
     rule = rule_of(field)
+    if not is_set_to_non_default(parent, field):
+        return
     if rule.refused:
         yield error(path, rule.refused, rule.remedy or "remove it")
     elif rule.no_effect:
@@ -132,8 +120,3 @@ def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
     """A warning for a field that a run does not use."""
     what = "is deprecated and has no effect" if deprecated else "has no effect"
     return warning(path, f"{what}: {reason}", "remove it")
-
-
-def check_ranges_or_raise(message: Message, prefix: str = "") -> None:
-    """Refuses what `check_ranges` reports, before anything is built or allocated for it."""
-    refuse(check_ranges(message, prefix))

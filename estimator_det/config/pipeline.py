@@ -1,4 +1,4 @@
-"""Pipeline configurations: read, merge, override, check, print and save.
+"""Pipeline configurations: read, merge, override, print and save.
 
 A pipeline configuration is one `TrainEvalPipelineConfig` message: model, training, evaluation and
 the input readers. Everything here takes and returns such a message; functions that change one
@@ -12,7 +12,6 @@ import os
 from google.protobuf import text_format
 
 from estimator_det.config import plugins
-from estimator_det.config.check import check, resolve_paths
 from estimator_det.config.files import AnyPath, read_text, write_text
 from estimator_det.config.overrides import (
     apply_overrides,
@@ -21,6 +20,7 @@ from estimator_det.config.overrides import (
     rescale_schedule,
     set_values,
 )
+from estimator_det.config.paths import resolve_paths
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
 from estimator_det.protos import pipeline_pb2
@@ -33,7 +33,6 @@ __all__ = [
     "ConfigWarning",
     "Problem",
     "apply_overrides",
-    "check",
     "format_pipeline",
     "merge_text",
     "override",

@@ -37,6 +37,7 @@ from typing import (
 from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import files
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.console.printing import plain, report
 
@@ -229,45 +230,54 @@ def _read_record(folder: files.AnyPath) -> Dict[str, str]:
     return modules
 
 
-def bind(
-    functions: Dict[str, Callable[..., Any]], parameters: Struct, name: str
-) -> Dict[str, functools.partial[Any]]:
-    """Returns functions of the component `name` with `parameters` as keyword arguments.
+def check_parameters(
+    functions: Dict[str, Callable[..., Any]], parameters: Struct, name: str, at: str
+) -> Iterator[Problem]:
+    """Errors of the parameters at a path, which functions of the component `name` take.
 
-    Each function gets those that it declares after `*`. Values must fit their annotations, or else
-    their defaults. A ConfigError names the parameters that do not fit, or that no function has.
+    A function takes what it declares after `*`. Values must fit their annotations, or else their
+    defaults.
     """
-    kinds = {key: parameters_of(function) for key, function in functions.items()}
-    known = {parameter: kind for each in kinds.values() for parameter, kind in each.items()}
-    values = {}
+    known = {key: kind for each in functions.values() for key, kind in parameters_of(each).items()}
     for parameter, value in parameters.fields.items():
-        field = f"parameters.{parameter}"
+        field = f"{at}.{parameter}"
         if parameter not in known:
             listed = ", ".join(f"{key} ({_words(kind[0])})" for key, kind in sorted(known.items()))
             hint = nearest(parameter, list(known)).removeprefix("; ")
             remedy = f"{hint} Its parameters: {listed}" if listed else "Remove it: it has none"
-            raise ConfigError(field, f"{plain(name)} has no such parameter", remedy.strip())
+            yield error(field, f"{plain(name)} has no such parameter", remedy.strip())
+            continue
         kind = known[parameter][0]
         try:
-            values[parameter] = _fitted(_plain_value(value), kind)
+            _fitted(_plain_value(value), kind)
         except TypeError:
-            text = plain(json.dumps(_plain_value(value)))
-            raise ConfigError(
+            yield error(
                 field,
-                f"is {text}, but {plain(name)} takes {_words(kind)}",
+                f"is {plain(json.dumps(_plain_value(value)))}, but {plain(name)} takes "
+                f"{_words(kind)}",
                 f"write value {{ {_SETTERS.get(kind, 'number_value: 1')} }}",
-            ) from None
-    for parameter, (kind, is_required) in known.items():
-        if is_required and parameter not in values:
-            raise ConfigError(
-                f"parameters.{parameter}",
-                f"is not set, but {plain(name)} needs it",
-                f"set it to {_words(kind)}",
             )
+    for parameter, (kind, is_required) in known.items():
+        if is_required and parameter not in parameters.fields:
+            message = f"is not set, but {plain(name)} needs it"
+            yield error(f"{at}.{parameter}", message, f"set it to {_words(kind)}")
+
+
+def bind(
+    functions: Dict[str, Callable[..., Any]], parameters: Struct
+) -> Dict[str, functools.partial[Any]]:
+    """Functions with those of the `parameters` that each declares after `*` set."""
+
+    def values(kinds: Dict[str, Tuple[Any, bool]]) -> Dict[str, Any]:
+        fields = parameters.fields
+        return {
+            key: _fitted(_plain_value(fields[key]), kind)
+            for key, (kind, _) in kinds.items()
+            if key in fields
+        }
+
     return {
-        key: functools.partial(
-            function, **{each: values[each] for each in kinds[key] if each in values}
-        )
+        key: functools.partial(function, **values(parameters_of(function)))
         for key, function in functions.items()
     }
 

@@ -20,6 +20,7 @@ from typing import (
 )
 
 from estimator_det.config import plugins
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError, nearest
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
@@ -29,6 +30,9 @@ def import_modules(package: str, path: Collection[str]) -> None:
     """Imports every module of a package, so that a component in a new file is registered."""
     for module in pkgutil.walk_packages(path, f"{package}."):
         importlib.import_module(module.name)
+
+
+CHOOSERS: Dict[str, Registry[Any]] = {}  # registries by what names an entry; see `chosen_by`
 
 
 class Registry(Generic[Maker]):
@@ -41,12 +45,20 @@ class Registry(Generic[Maker]):
             rather than as misspelt.
         tpu: What to choose if a TPU cannot run an operation of an entry; empty if it runs all
             entries and plug-ins add none.
+        chosen_by: What names an entry in a configuration: a oneof group, such as
+            "BoxCoder.box_coder_oneof", a field with its name, or a field whose message has a group.
     """
 
     def __init__(
-        self, kind: str, reserved: Optional[Mapping[str, str]] = None, tpu: str = ""
+        self,
+        kind: str,
+        reserved: Optional[Mapping[str, str]] = None,
+        tpu: str = "",
+        chosen_by: str = "",
     ) -> None:
         self.kind = kind
+        if chosen_by:
+            CHOOSERS[chosen_by] = self
         self.reserved = reserved or {}
         self.tpu = tpu
         self._makers: Dict[str, Maker] = {}
@@ -74,15 +86,20 @@ class Registry(Generic[Maker]):
     def _customs(self) -> Registry[Callable[..., Any]]:
         return Registry(f"custom {self.kind}")
 
+    def check_custom(self, config: Any, at: str) -> Iterator[Problem]:
+        """Problems of a `Custom` message: its name, and its parameters."""
+        if config.name not in self._customs:
+            yield error(f"{at}.name", *self._customs.refusal(config.name))
+            return
+        functions = {config.name: self._customs.get(config.name)}
+        yield from plugins.check_parameters(
+            functions, config.parameters, config.name, f"{at}.parameters"
+        )
+
     def custom_function(self, config: Any) -> functools.partial[Any]:
         """The function that a `Custom` message names, with its parameters."""
-        try:
-            if config.name not in self._customs:
-                raise ConfigError("name", *self._customs.refusal(config.name))
-            functions = {config.name: self._customs.get(config.name)}
-            return plugins.bind(functions, config.parameters, config.name)[config.name]
-        except ConfigError as error:
-            raise ConfigError(f"custom.{error.field}", error.message, error.remedy) from None
+        functions = {config.name: self._customs.get(config.name)}
+        return plugins.bind(functions, config.parameters)[config.name]
 
     def get(self, name: str) -> Maker:
         """The maker entered under `name`."""
@@ -102,18 +119,13 @@ class Registry(Generic[Maker]):
         known = f"Supported: {supported or 'none'}. {plugins.HINT}"
         return f"{name!r} is not known", f"{hint} {known}".strip()
 
-    def make_chosen(self, message: Any, field: str, *arguments: Any) -> Any:
+    def make_chosen(self, message: Any, *arguments: Any) -> Any:
         """Result of the maker of the member that is set in a message, called with `arguments`.
 
-        The message has a single oneof. An error names the `field` that holds the message.
+        The message has a single oneof.
         """
         (oneof,) = message.DESCRIPTOR.oneofs
         kind = message.WhichOneof(oneof.name)
-        if kind is None:
-            raise ConfigError(field, f"one of {sorted(self)} must be set; found none")
-        if kind not in self:
-            what, remedy = self.refusal(kind, reserved=(kind,))
-            raise ConfigError(field, f"{self.kind} {what}", remedy)
         return self._makers[kind](getattr(message, kind), *arguments)
 
     def __contains__(self, name: object) -> bool:

@@ -108,16 +108,19 @@ class Entry(NamedTuple):
     value: Any
 
 
+def values_of(field: Any, value: Any, path: str) -> Iterable[Tuple[str, Any]]:
+    """(path, value) of each value in a field at a path: of a list or a map, or the single one."""
+    if is_map(field):
+        return ((f"{path}[{key}]", entry) for key, entry in value.items())
+    if is_repeated(field):
+        return ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
+    return [(path, value)]
+
+
 def entries(message: Message, prefix: str = "") -> Iterator[Entry]:
     """Every value that is set in `message`, each message before the values in it."""
     for field, value in message.ListFields():
-        path = prefix + field.name
-        nested: Iterable[Tuple[str, Any]] = [(path, value)]
-        if is_map(field):
-            nested = ((f"{path}[{key}]", entry) for key, entry in value.items())
-        elif is_repeated(field):
-            nested = ((f"{path}[{index}]", entry) for index, entry in enumerate(value))
-        for here, entry in nested:
+        for here, entry in values_of(field, value, prefix + field.name):
             yield Entry(here, message, field, entry)
             if isinstance(entry, Message):
                 yield from entries(entry, f"{here}.")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Tuple
 
-from estimator_det.config.check import is_placeholder, named_paths
-from estimator_det.config.check_model import predicts_masks, readers
+from estimator_det.config.facts import predicts_masks, readers
+from estimator_det.config.paths import is_placeholder, named_paths
 from estimator_det.config.problem import Problem
 from estimator_det.config.tpu_model_rules import Config, Target, unless
 

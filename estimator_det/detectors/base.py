@@ -8,25 +8,39 @@ the padded image that enters the network unless a field says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+)
+
+from google.protobuf.message import Message
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.nms.coded_boxes import Boxes
 from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
+from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
-from estimator_det.config.check_model import check_detector
-from estimator_det.config.field_rules import check_fields, check_ranges_or_raise
-from estimator_det.config.problem import raise_first
+from estimator_det.config.problem import Problem, error, refuse
 from estimator_det.config.registry import Registry
+from estimator_det.config.rules import check, missing_choice, rules
 from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss
 from estimator_det.nets.context_attention import Context
 from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
-from estimator_det.protos import graph_rewriter_pb2, model_pb2
+from estimator_det.protos import graph_rewriter_pb2, model_pb2, pipeline_pb2
 
-DETECTORS: Registry[Callable[..., Detector]] = Registry("detection model")
+DETECTORS: Registry[Callable[..., Detector]] = Registry(
+    "detection model", chosen_by="DetectionModel.model"
+)
 PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
 
 
@@ -87,7 +101,7 @@ class WeightedLosses:
     classification_weight: float  # factor of the classification term
 
 
-class BatchDetections(NamedTuple):
+class Detections(NamedTuple):
     """Final detections, by falling score; rows past `num` are zero.
 
     `boxes` are normalized to the real image inside the padded one.
@@ -143,11 +157,11 @@ class Postprocessing:
         windows: tf.Tensor,
         fields: Optional[Dict[str, tf.Tensor]] = None,
         **options: Any,
-    ) -> BatchDetections:
+    ) -> Detections:
         """Suppresses boxes [B, A, q, 4] with scores [B, A, C], and cuts them to windows [B, 4].
 
-        Fields are those of `BatchDetections` that each row of the boxes has; other options are
-        those of `multiclass_nms`.
+        Fields are those of `Detections` that each row of the boxes has; other options are those of
+        `multiclass_nms`.
         """
         survivors = multiclass_nms(
             boxes,
@@ -157,7 +171,7 @@ class Postprocessing:
             fields={"multiclass_scores": scores, **(fields or {})},
             **options,
         )
-        return BatchDetections(
+        return Detections(
             boxes=survivors.boxes,
             scores=survivors.scores,
             classes=survivors.classes,
@@ -207,10 +221,7 @@ class Detector(Protocol):
         """
 
     def loss(
-        self,
-        predictions: Any,
-        groundtruth: Groundtruth,
-        detections: Optional[BatchDetections] = None,
+        self, predictions: Any, groundtruth: Groundtruth, detections: Optional[Detections] = None
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment.
 
@@ -218,7 +229,7 @@ class Detector(Protocol):
         `postprocess` returns.
         """
 
-    def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> BatchDetections:
+    def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
         """Decodes boxes, converts scores and suppresses."""
 
     def updates(self) -> List[tf.Operation]:
@@ -285,12 +296,51 @@ def boxes_to_pixels(boxes: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
     return boxes * tf.stack([height, width, height, width])
 
 
+@rules(model_pb2.DetectionModel)
+def _check_kind(config: model_pb2.DetectionModel, at: str) -> Iterator[Problem]:
+    if config.WhichOneof("model") is None:
+        yield error(at, "no model is chosen", "add model { ssd { … } } or another kind")
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_presence(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    if not config.HasField("model"):
+        yield from _check_kind(config.model, "model")
+
+
+def check_parts(model: Any, at: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
+    """Errors for parts without which a model cannot be built.
+
+    If a part is a choice among several, a member of its oneof group must be set.
+    """
+    for part in parts:
+        if not model.HasField(part):
+            yield error(f"{at}.{part}", "is missing", f"--set {at}.{part}=…")
+            continue
+        value = getattr(model, part)
+        if isinstance(value, Message) and part != "feature_extractor":  # its pyramid may be unset
+            yield from missing_choice(value, f"{at}.{part}")
+        elif part == "feature_extractor" and not value.type:
+            remedy = "name the network, for example 'ssd_mobilenet_v1'"
+            yield error(f"{at}.feature_extractor.type", "is missing", remedy)
+
+
+def check_num_classes(model: Any, at: str) -> Iterator[Problem]:
+    """An error for a model without a number of classes."""
+    if not model.HasField("num_classes"):
+        yield error(
+            f"{at}.num_classes",
+            "is missing",
+            "set it to the number of classes in the label map, without background",
+        )
+
+
 def make_detector(
     model_config: model_pb2.DetectionModel,
     is_training: bool,
     graph_rewriter: Optional[graph_rewriter_pb2.GraphRewriter] = None,
 ) -> Detector:
-    """Builds a detector from a `DetectionModel` message, but no graph.
+    """Builds a detector, but no graph.
 
     The `GraphRewriter` message of the pipeline can turn on simulated quantization.
 
@@ -298,17 +348,23 @@ def make_detector(
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
             its range.
     """
-    check_ranges_or_raise(model_config, "model.")
-    raise_first([*check_fields(model_config, "model."), *check_detector(model_config)])
-    detector: Detector = DETECTORS.make_chosen(model_config, "model", is_training)
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=model_config, graph_rewriter=graph_rewriter)
+    parts = ("model", "graph_rewriter")
+    refuse(problem for problem in check(config) if problem.field.startswith(parts))
+    detector: Detector = DETECTORS.make_chosen(model_config, is_training)
     if graph_rewriter is None:
         return detector
-    check_ranges_or_raise(graph_rewriter, "graph_rewriter.")
     quantization = make_quantization(graph_rewriter)
     return detector if quantization is None else detector.with_quantization(quantization)
 
 
 def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
-    """Builds only the preprocessing of a `DetectionModel`; ConfigError like `make_detector`."""
-    check_ranges_or_raise(model_config, "model.")
-    return PREPROCESSORS.make_chosen(model_config, "model")
+    """Builds only the preprocessing of a model; ConfigError like `make_detector`."""
+    kind = model_config.WhichOneof("model")
+    parts = (f"model.{kind}.image_resizer", f"model.{kind}.feature_extractor")
+    refuse(
+        problem
+        for problem in check(model_config, "model")
+        if problem.field in ("model", f"model.{kind}") or problem.field.startswith(parts)
+    )
+    return PREPROCESSORS.make_chosen(model_config)

@@ -30,7 +30,7 @@ def equalization_penalty(weight: float, exclude_prefixes: Sequence[str] = ()) ->
     ]
     if not kernels:
         raise ConfigError(
-            "ssd.loss.equalization_loss",
+            "model.ssd.loss.equalization_loss.exclude_prefixes",
             f"exclude_prefixes {list(exclude_prefixes)} cover every kernel",
             "remove one",
         )
@@ -50,6 +50,4 @@ def range_spread(kernel: tf.Variable) -> tf.Tensor:
 def make_equalization(config: losses_pb2.Loss) -> Optional[Callable[[], tf.Tensor]]:
     """Builds the penalty of a `Loss` message; None if its weight is 0."""
     weight, prefixes = config.equalization_loss.weight, config.equalization_loss.exclude_prefixes
-    if weight < 0:
-        raise ConfigError("ssd.loss.equalization_loss.weight", f"must be above 0; given: {weight}")
     return functools.partial(equalization_penalty, weight, prefixes) if weight else None

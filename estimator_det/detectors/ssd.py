@@ -7,26 +7,30 @@ heads are not.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
 from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
-from estimator_det.boxes.coders import BoxCoder, make_box_coder
+from estimator_det.boxes.coders import BoxCoder, code_size, make_box_coder
 from estimator_det.boxes.nms.multiclass import make_nms_options
-from estimator_det.boxes.score_conversion import make_score_converter
+from estimator_det.boxes.score_conversion import check_class_ids, make_score_converter
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.config.field_rules import no_effect, non_default_fields
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
-    BatchDetections,
     Context,
+    Detections,
     Groundtruth,
     ImageFrame,
     Losses,
     Postprocessing,
     Predictions,
+    check_num_classes,
+    check_parts,
     normalize_boxes,
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
@@ -47,9 +51,22 @@ from estimator_det.nets.object_paths import (
 )
 from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
 from estimator_det.predictors.base import BoxHead, make_box_head
-from estimator_det.protos import ssd_pb2
+from estimator_det.predictors.ssd import TF2_LINE_FIELDS
+from estimator_det.protos import pipeline_pb2, ssd_pb2
 
 EXTRACTOR_SCOPE = "FeatureExtractor"
+
+# Parts without which a detector cannot be built.
+_PARTS = (
+    "image_resizer",
+    "feature_extractor",
+    "box_coder",
+    "matcher",
+    "similarity_calculator",
+    "box_predictor",
+    "anchor_generator",
+)
+_LOSSES = ("localization_loss", "classification_loss")
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,7 @@ class SsdDetector:
         self,
         predictions: Predictions,
         groundtruth: Groundtruth,
-        detections: Optional[BatchDetections] = None,
+        detections: Optional[Detections] = None,
     ) -> Losses:
         del detections  # losses are those of anchors
         with tf1.name_scope("Loss"):
@@ -128,7 +145,7 @@ class SsdDetector:
 
     def postprocess(
         self, predictions: Predictions, true_shapes: Optional[tf.Tensor] = None
-    ) -> BatchDetections:
+    ) -> Detections:
         """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
         Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` and
@@ -179,12 +196,6 @@ class SsdDetector:
         return variable_paths(names, {**paths, **nested("model/_box_predictor", heads)})
 
     def with_quantization(self, quantization: Quantization) -> SsdDetector:
-        if not self.extractor.recipe.quantizes:
-            raise ConfigError(
-                "graph_rewriter.quantization",
-                "is not supported yet by this type of feature_extractor",
-                "use another type, or remove graph_rewriter (--set graph_rewriter=null)",
-            )
         return replace(self, quantization=quantization)
 
 
@@ -197,9 +208,98 @@ def _map_indices(sizes: List[Tuple[Any, Any]], counts: List[int], batch: tf.Tens
     return tf.concat(parts, axis=1)
 
 
+@rules(ssd_pb2.Ssd)
+def _check_ssd(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    yield from check_num_classes(config, at)
+    yield from check_parts(config, at, _PARTS)
+    yield from check_parts(config.loss, f"{at}.loss", _LOSSES)
+    if config.add_background_class and config.explicit_background_class:
+        yield error(
+            f"{at}.explicit_background_class",
+            "excludes add_background_class, which is true unless set otherwise",
+            f"--set {at}.add_background_class=false",
+        )
+    columns = config.num_classes + int(config.add_background_class)
+    yield from check_class_ids(config.post_processing, columns, f"{at}.post_processing")
+    sigmoid_trained = config.loss.classification_loss.WhichOneof("classification_loss") in (
+        "weighted_sigmoid",
+        "weighted_sigmoid_focal",
+        "bootstrapped_sigmoid",
+    )
+    if sigmoid_trained and not config.post_processing.HasField("score_converter"):
+        yield warning(
+            f"{at}.post_processing.score_converter",
+            "is not set: detection scores are raw logits, though the loss trains a sigmoid",
+            f"--set {at}.post_processing.score_converter=SIGMOID",
+        )
+
+
+@rules(ssd_pb2.Ssd)
+def _check_first_release(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    """Announces a field that published files of the API's first release have."""
+    if not config.feature_extractor.HasField("batch_norm_trainable"):
+        return
+    field = f"{at}.feature_extractor.batch_norm_trainable"
+    if config.feature_extractor.batch_norm_trainable:
+        reason = f"batch norm trains unless {at}.freeze_batchnorm is set"
+        yield warning(field, f"is true, which has no effect: {reason}", "remove it")
+    else:
+        yield warning(
+            field,
+            "is false: training keeps the batch norm of the feature extractor as it is",
+            f"{at}.freeze_batchnorm=true replaces it; it keeps that of the box predictor, too",
+        )
+
+
+@rules(ssd_pb2.Ssd)
+def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    """Anchors fit the pyramid, and the box predictor fits the coder and the network."""
+    pyramid = config.feature_extractor.WhichOneof("feature_pyramid_oneof")
+    anchors = config.anchor_generator.multiscale_anchor_generator
+    if pyramid and config.anchor_generator.HasField("multiscale_anchor_generator"):
+        levels: Any = getattr(config.feature_extractor, pyramid)
+        if (anchors.min_level, anchors.max_level) != (levels.min_level, levels.max_level):
+            yield error(
+                f"{at}.anchor_generator.multiscale_anchor_generator",
+                f"levels {anchors.min_level} to {anchors.max_level}, but the feature pyramid has "
+                f"{levels.min_level} to {levels.max_level}",
+                "set min_level and max_level alike in both",
+            )
+    kind, size = config.box_predictor.WhichOneof("box_predictor_oneof"), code_size(config.box_coder)
+    if kind and size and getattr(config.box_predictor, kind).box_code_size != size:
+        predictor_size = getattr(config.box_predictor, kind).box_code_size
+        yield error(
+            f"{at}.box_predictor.{kind}.box_code_size",
+            f"is {predictor_size}, but {config.box_coder.WhichOneof('box_coder_oneof')} has codes "
+            f"of {size} numbers",
+            f"set it to {size}",
+        )
+    kind = config.feature_extractor.type
+    if kind in EXTRACTORS and not EXTRACTORS.get(kind).is_tf2_line:
+        head = "weight_shared_convolutional_box_predictor"
+        for name in non_default_fields(getattr(config.box_predictor, head), TF2_LINE_FIELDS):
+            yield no_effect(
+                f"{at}.box_predictor.{head}.{name}",
+                "conv_hyperparams always apply to all layers of a network of the TF1 line",
+            )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_quantization(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    kind = config.model.ssd.feature_extractor.type
+    if not config.graph_rewriter.HasField("quantization") or kind not in EXTRACTORS:
+        return
+    if not EXTRACTORS.get(kind).quantizes:
+        yield error(
+            "graph_rewriter.quantization",
+            "is not supported yet by this type of feature_extractor",
+            "use another type, or remove graph_rewriter (--set graph_rewriter=null)",
+        )
+
+
 @PREPROCESSORS.register("ssd")
 def make_ssd_preprocessor(config: ssd_pb2.Ssd) -> Preprocessor:
-    """Builds the preprocessing of an `Ssd` message; ConfigError if a part is unknown."""
+    """Builds the preprocessing of an `Ssd` message."""
     normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
     return Preprocessor(make_resizer(config.image_resizer), normalize)
 

@@ -106,7 +106,7 @@ class SsdLoss:
             )
         if groundtruth.confidences is None:
             raise ConfigError(
-                "ssd.use_confidences_as_targets",
+                "model.ssd.use_confidences_as_targets",
                 "is true, but the groundtruth has no confidences",
                 "set it to false or use records with image/object/class/confidence",
             )

@@ -5,11 +5,14 @@ restores.
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.check import CHECKPOINT_TYPES
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
+from estimator_det.config.text import nearest
+from estimator_det.console.printing import quoted
+from estimator_det.protos import train_pb2
 
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")
 
@@ -34,6 +37,22 @@ def _replica(name: str) -> int:
     return int(match[1]) if match else 0
 
 
+CHECKPOINT_TYPES = ("classification", "detection", "full")
+
+
+@rules(train_pb2.TrainConfig)
+def _check_fine_tuning(config: train_pb2.TrainConfig, at: str) -> Iterator[Problem]:
+    kind, at = config.fine_tune_checkpoint_type, f"{at}.fine_tune_checkpoint_type"
+    if kind and kind not in CHECKPOINT_TYPES:
+        what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
+        if kind == "fine_tune":  # the reference has it, for TensorFlow 2 alone
+            what = "is not supported yet"
+        yield error(at, f"{quoted(kind)} {what}", f"use one of {', '.join(CHECKPOINT_TYPES)}")
+    # The older field that says the same is reported among the deprecated ones.
+    if config.fine_tune_checkpoint and not (kind or config.HasField("from_detection_checkpoint")):
+        yield warning(at, "is not set; 'classification' is used", f"--set {at}=classification")
+
+
 def variables_to_restore(
     checkpoint_type: str,
     load_all: bool,
@@ -48,11 +67,7 @@ def variables_to_restore(
     `classifier_name` returns None for variables that a classifier does not have.
     """
     if checkpoint_type not in CHECKPOINT_TYPES:
-        raise ConfigError(
-            None,
-            f"fine_tune_checkpoint_type {checkpoint_type!r} is not known",
-            f"use one of {list(CHECKPOINT_TYPES)}",
-        )
+        raise ValueError(f"{checkpoint_type!r} is not known; use one of {CHECKPOINT_TYPES}")
     step = tf1.train.get_global_step()
     variables = {v.op.name: v for v in tf1.global_variables() if v is not step}
     if checkpoint_type == "full" or (checkpoint_type == "detection" and load_all):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Optional, Tuple, TypeVar, Union, cast
+from typing import Any, ClassVar, Iterator, Optional, Tuple, TypeVar, Union, cast
 
 from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
-from estimator_det.config.field_rules import non_default_fields
+from estimator_det.config.field_rules import no_effect, non_default_fields
+from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import ObjectPaths
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
@@ -44,14 +45,20 @@ class RecipeRules:
         """True for a network of the TF2 line, whose layers use hyperparameters as Keras does."""
         return self.object_paths is not None
 
-    def with_parameters(self: RecipeType, config: ExtractorMessage) -> RecipeType:
-        """The recipe with the `custom_parameters` of a message; ConfigError if it refuses one."""
+    def check(self, config: Any, at: str) -> Iterator[Problem]:
+        """Problems of the parameters of a message, and its fields without effect."""
         functions = {name: getattr(self, name) for name in self.functions}
-        try:
-            bound = plugins.bind(functions, config.custom_parameters, config.type)
-        except ConfigError as error:
-            field = f"feature_extractor.custom_{error.field}"
-            raise ConfigError(field, error.message, error.remedy) from None
+        parameters = f"{at}.custom_parameters"
+        yield from plugins.check_parameters(
+            functions, config.custom_parameters, config.type, parameters
+        )
+        for name in self.ignored_fields(config):
+            yield no_effect(f"{at}.{name}", f"{config.type} does not use it")
+
+    def with_parameters(self: RecipeType, config: Any) -> RecipeType:
+        """The recipe with the `custom_parameters` of a message."""
+        functions = {name: getattr(self, name) for name in self.functions}
+        bound = plugins.bind(functions, config.custom_parameters)
         return dataclasses.replace(cast(Any, self), **bound)
 
     def effective_fields(self, config: MessageType) -> MessageType:
@@ -87,10 +94,13 @@ def scale_to_unit_range(images: tf.Tensor) -> tf.Tensor:
     return (2.0 / 255.0) * images - 1.0
 
 
-def check_image_size(images: tf.Tensor, side: int, *, is_exact: bool = False) -> tf.Tensor:
+def check_image_size(
+    images: tf.Tensor, side: int, model: str, *, is_exact: bool = False
+) -> tf.Tensor:
     """Returns images [B, h, w, C] if h and w are `side` or, unless exact, more; or ConfigError.
 
-    Sizes that are not static are checked at run time.
+    Sizes that are not static are checked at run time. `model` is the field of the detector's
+    message.
     """
     message = f"image size must be at least {side} x {side} pixels"
     remedy = "Enlarge the images in image_resizer"
@@ -100,7 +110,7 @@ def check_image_size(images: tf.Tensor, side: int, *, is_exact: bool = False) ->
     sides = images.shape[1:3].as_list()
     known = [length for length in sides if length is not None]
     if any(length != side if is_exact else length < side for length in known):
-        raise ConfigError(None, f"{message}; given: {sides}", remedy)
+        raise ConfigError(f"model.{model}.image_resizer", f"{message}; given: {sides}", remedy)
     if None not in sides:
         return images
     size = tf.shape(images)[1:3]

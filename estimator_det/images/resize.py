@@ -11,20 +11,26 @@ resizing truncates in single precision.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, Optional, Tuple, Union
 
 import numpy as np
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import image_resizer_pb2
+from estimator_det.config.rules import rules
+from estimator_det.protos import image_resizer_pb2, pipeline_pb2
+
+RGB = 3  # channels of a colour image
+MOST_BATCH_BYTES = 2**40  # bytes of the images that enter the network
 
 Length = Union[int, tf.Tensor]  # pixels, a number or a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
 PixelMap = Callable[[tf.Tensor], tf.Tensor]
 
-IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry("image resizer")
+IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry(
+    "image resizer", chosen_by="ImageResizer.image_resizer_oneof"
+)
 
 GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the reference's values
 
@@ -120,11 +126,7 @@ class Resizer:
         amounts = [[0, 0], [0, new_height - height], [0, new_width - width], [0, 0]]
         channels = images.shape[-1]
         if values and channels is not None and channels != len(values):
-            raise ConfigError(
-                "per_channel_pad_value",
-                f"has {len(values)} values {values}; the image has {channels} channels",
-                "set one value per channel, or none for 0",
-            )
+            raise ValueError(f"{len(values)} pad values for images of {channels} channels")
         is_uniform = len(set(values)) <= 1
         value = values[0] if values and is_uniform else 0
         padded = tf.pad(images, amounts, constant_values=value)
@@ -163,16 +165,14 @@ class Preprocessor:
 
 
 def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
-    """Builds the resizer of an `ImageResizer` message, or raises ConfigError."""
-    return IMAGE_RESIZERS.make_chosen(config, "image_resizer")
+    """Builds the resizer of an `ImageResizer` message."""
+    return IMAGE_RESIZERS.make_chosen(config)
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
     """Luminance [..., 1] of float32 colour images [..., 3]."""
     if images.shape[-1] not in (3, None):
-        raise ConfigError(
-            "image_resizer.convert_to_grayscale", f"needs 3 channels; given: {images.shape[-1]}"
-        )
+        raise ValueError(f"grayscale needs images of 3 channels; given: {images.shape[-1]}")
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
 
 
@@ -181,6 +181,83 @@ def _with_shape(tensor: tf.Tensor, height: Length, width: Length) -> tf.Tensor:
     static_sizes = [length if isinstance(length, int) else None for length in (height, width)]
     tensor.set_shape([tensor.shape[0], *static_sizes, *tensor.shape[3:]])
     return tensor
+
+
+def _chosen(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+) -> Tuple[str, Any]:
+    """Path of the model's resizers, and their message; an empty one if the model has none."""
+    model = config.model.WhichOneof("model")
+    resizers = getattr(getattr(config.model, model), "image_resizer", None) if model else None
+    return f"model.{model}.image_resizer", resizers or image_resizer_pb2.ImageResizer()
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Padding and grayscale fit the channels that training reads."""
+    at, resizers = _chosen(config)
+    additional = config.train_input_reader.num_additional_channels
+    for field, resizer in resizers.ListFields():
+        is_gray = resizer.convert_to_grayscale if field.name != "identity_resizer" else False
+        values: Any = getattr(resizer, "per_channel_pad_value", ())
+        channels = 1 if is_gray else RGB + additional
+        if values and resizer.pad_to_max_dimension and len(values) != channels:
+            yield error(
+                f"{at}.{field.name}.per_channel_pad_value",
+                f"has {len(values)} values, and images have {channels} channels",
+                "set one value per channel, or none for 0",
+            )
+        if additional and is_gray:
+            yield error(
+                f"{at}.{field.name}.convert_to_grayscale",
+                f"needs images of {RGB} channels, and train_input_reader.num_additional_channels "
+                f"is {additional}",
+                "remove one of them",
+            )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_batches(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Images of several sizes do not stack, and a batch must fit into some machine."""
+    path, resizers = _chosen(config)
+    kind = resizers.WhichOneof("image_resizer_oneof")
+    resizer: Any = getattr(resizers, kind) if kind else None
+    height, width = 1, 1
+    if kind == "fixed_shape_resizer":
+        height, width = resizer.height, resizer.width
+    elif kind == "keep_aspect_ratio_resizer":
+        height = width = resizer.max_dimension
+    stacks = kind in (None, "fixed_shape_resizer") or getattr(
+        resizer, "pad_to_max_dimension", False
+    )
+    bytes_per_image = height * width * 3 * 4  # RGB in float32
+    for field, size in (
+        ("train_config.batch_size", config.train_config.batch_size),
+        ("eval_config.batch_size", config.eval_config.batch_size),
+    ):
+        if size > 1 and not stacks:
+            yield warning(
+                field,
+                f"is {size}, but {kind} leaves images of different sizes, which do not stack",
+                "set keep_aspect_ratio_resizer.pad_to_max_dimension or use fixed_shape_resizer "
+                f"in {path}, or use batches of 1",
+            )
+        # Each number may be in its range and their product beyond every machine.
+        needed = size * bytes_per_image
+        if needed > MOST_BATCH_BYTES:
+            yield error(
+                field,
+                f"is {size}: a batch of such images takes {needed / 2**30:,.0f} GiB; allowed are "
+                f"{MOST_BATCH_BYTES / 2**30:,.0f}",
+                f"use {MOST_BATCH_BYTES // bytes_per_image} or fewer, or smaller images",
+            )
+    if config.eval_config.force_no_resize and config.eval_config.batch_size > 1:
+        yield error(
+            "eval_config.batch_size",
+            f"is {config.eval_config.batch_size}, but force_no_resize leaves images of different "
+            "sizes, which do not stack",
+            "--set eval_config.batch_size=1",
+        )
 
 
 IMAGE_RESIZERS.register("identity_resizer")(lambda _: Resizer(lambda *sides: sides))
@@ -197,14 +274,21 @@ def _fixed_shape(config: image_resizer_pb2.FixedShapeResizer) -> Resizer:
     )
 
 
+@rules(image_resizer_pb2.KeepAspectRatioResizer)
+def _check_dimensions(
+    config: image_resizer_pb2.KeepAspectRatioResizer, at: str
+) -> Iterator[Problem]:
+    if config.min_dimension > config.max_dimension:
+        yield error(
+            f"{at}.min_dimension",
+            f"is {config.min_dimension}, above max_dimension, which is {config.max_dimension}",
+            "lower it",
+        )
+
+
 @IMAGE_RESIZERS.register("keep_aspect_ratio_resizer")
 def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resizer:
     shortest, longest = config.min_dimension, config.max_dimension
-    if shortest > longest:
-        raise ConfigError(
-            "keep_aspect_ratio_resizer",
-            f"min_dimension must not exceed max_dimension; given: {shortest} and {longest}",
-        )
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:
         # The shorter side decides, unless the longer side then exceeds its limit.
@@ -230,13 +314,17 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
     )
 
 
+@rules(image_resizer_pb2.ConditionalShapeResizer)
+def _check_condition(
+    config: image_resizer_pb2.ConditionalShapeResizer, at: str
+) -> Iterator[Problem]:
+    if config.condition == config.INVALID:
+        yield error(f"{at}.condition", "is INVALID", "set it to GREATER or SMALLER")
+
+
 @IMAGE_RESIZERS.register("conditional_shape_resizer")
 def _conditional_shape(config: image_resizer_pb2.ConditionalShapeResizer) -> Resizer:
     threshold = config.size_threshold
-    if config.condition == config.INVALID:
-        raise ConfigError(
-            "conditional_shape_resizer.condition", "must be GREATER or SMALLER; given: INVALID"
-        )
     shrinks = config.condition == config.GREATER
 
     def new_size(height: Length, width: Length) -> Tuple[Length, Length]:

@@ -7,11 +7,12 @@ classes of an anchor have the same weight.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterator, Optional
 
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import rules
 from estimator_det.protos import losses_pb2
 
 
@@ -56,7 +57,9 @@ class ClassificationLoss:
 
 
 CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry(
-    "classification loss", tpu="use weighted_sigmoid_focal, or weighted_softmax in a second stage"
+    "classification loss",
+    tpu="use weighted_sigmoid_focal, or weighted_softmax in a second stage",
+    chosen_by="ClassificationLoss.classification_loss",
 )
 
 
@@ -178,22 +181,22 @@ def dice(
 
 
 def make_classification_loss(config: losses_pb2.ClassificationLoss) -> ClassificationLoss:
-    """Builds the loss of a `ClassificationLoss` message; ConfigError if none is set."""
+    """Builds the loss of a `ClassificationLoss` message."""
     if config.HasField("custom"):
         return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
-    return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config, "classification_loss"))
+    return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config))
 
 
-def _softmax_loss(
-    config: Union[
-        losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,
-        losses_pb2.WeightedSoftmaxClassificationLoss,
-    ],
-    kind: str,
-    loss: Callable[..., tf.Tensor],
-) -> _LossFunction:
+@rules(
+    losses_pb2.WeightedSoftmaxClassificationLoss,
+    losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,
+)
+def _check_scale(config: Any, at: str) -> Iterator[Problem]:
     if config.logit_scale == 0.0:
-        raise ConfigError(f"{kind}.logit_scale", "divides the logits and must not be 0; given: 0")
+        yield error(f"{at}.logit_scale", "divides the logits and must not be 0", "set it to 1")
+
+
+def _softmax_loss(config: Any, loss: Callable[..., tf.Tensor]) -> _LossFunction:
     return functools.partial(loss, logit_scale=config.logit_scale)
 
 
@@ -214,10 +217,10 @@ def _make_dice(config: losses_pb2.WeightedDiceClassificationLoss) -> _LossFuncti
 
 CLASSIFICATION_LOSSES.register("weighted_sigmoid")(lambda _: sigmoid_cross_entropy)
 CLASSIFICATION_LOSSES.register("weighted_softmax")(
-    lambda config: _softmax_loss(config, "weighted_softmax", softmax_cross_entropy)
+    lambda config: _softmax_loss(config, softmax_cross_entropy)
 )
 CLASSIFICATION_LOSSES.register("weighted_logits_softmax")(
-    lambda config: _softmax_loss(config, "weighted_logits_softmax", softmax_against_logits)
+    lambda config: _softmax_loss(config, softmax_against_logits)
 )
 CLASSIFICATION_LOSSES.register("bootstrapped_sigmoid")(
     lambda config: functools.partial(

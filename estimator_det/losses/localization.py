@@ -46,7 +46,9 @@ class LocalizationLoss:
 
 
 LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry(
-    "localization loss", tpu="use weighted_smooth_l1"
+    "localization loss",
+    tpu="use weighted_smooth_l1",
+    chosen_by="LocalizationLoss.localization_loss",
 )
 
 
@@ -91,11 +93,11 @@ def giou_loss(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) ->
 
 
 def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationLoss:
-    """Builds the loss of a `LocalizationLoss` message; ConfigError if none is set."""
+    """Builds the loss of a `LocalizationLoss` message."""
     if config.HasField("custom"):
         function = LOCALIZATION_LOSSES.custom_function(config.custom)
         return LocalizationLoss(function, on_boxes=getattr(function.func, "on_boxes", False))
-    return LOCALIZATION_LOSSES.make_chosen(config, "localization_loss")
+    return LOCALIZATION_LOSSES.make_chosen(config)
 
 
 LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: LocalizationLoss(squared_error))

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from typing import Iterator, NamedTuple, Optional
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.nets.roi import split_rows
@@ -144,19 +147,48 @@ class ContextAttention:
     def _check_context(self, context: Optional[Context]) -> Context:
         if context is None:
             raise ConfigError(
-                "faster_rcnn.context_config",
+                "model.faster_rcnn.context_config",
                 "the model needs context features, but the input has none",
                 "set load_context_features: true in train_input_reader and eval_input_reader",
             )
         length = context.features.shape[2]
         if length not in (None, self.feature_length):
             raise ConfigError(
-                "faster_rcnn.context_config.context_feature_length",
+                "model.faster_rcnn.context_config.context_feature_length",
                 f"is {self.feature_length}, but the context features have {length} numbers each",
                 f"set it to {length}",
             )
         features = tf.ensure_shape(context.features, [None, None, self.feature_length])
         return Context(features, context.num)
+
+
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_context(model: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    if not model.HasField("context_config"):
+        return
+    config, at = model.context_config, f"{at}.context_config"
+    if model.number_of_stages == 1:
+        yield error(at, "needs a second stage, which attends", "use 2 stages, or remove it")
+    elif model.second_stage_box_predictor.HasField("rfcn_box_predictor"):
+        yield error(
+            at,
+            "rfcn_box_predictor has no features of single boxes, which attend",
+            "use mask_rcnn_box_predictor, or remove it",
+        )
+    if config.attention_position == faster_rcnn_pb2.ATTENTION_DEFAULT:
+        yield error(
+            f"{at}.attention_position",
+            "ATTENTION_DEFAULT is no position",
+            "set it to POST_BOX_CLASSIFIER or POST_RPN",
+        )
+    if not (config.use_long_term_attention or config.use_self_attention):
+        yield error(
+            f"{at}.use_long_term_attention",
+            "is false, and so is use_self_attention: nothing attends",
+            "set one of them to true, or remove context_config",
+        )
+    elif config.self_attention_in_sequence and not config.use_long_term_attention:
+        yield no_effect(f"{at}.self_attention_in_sequence", "use_long_term_attention is not set")
 
 
 def make_context_attention(

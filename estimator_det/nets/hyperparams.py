@@ -10,7 +10,8 @@ import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
 
@@ -88,18 +89,21 @@ def make_initializer(config: hyperparams_pb2.Initializer) -> Optional[Any]:
     if kind == "variance_scaling_initializer":
         mode = _SCALING.Mode.Name(settings.mode)
         return slim.variance_scaling_initializer(settings.factor, mode, settings.uniform)
-    return _keras_initializer(settings)
+    return keras_initializer(settings)
 
 
-def _keras_initializer(name: str) -> Any:
+@rules(hyperparams_pb2.Initializer)
+def _check_name(config: hyperparams_pb2.Initializer, at: str) -> Iterator[Problem]:
+    if not config.HasField("keras_initializer_by_name"):
+        return
     try:
-        return keras_initializer(name)
-    except ValueError as error:
-        raise ConfigError(
-            "initializer.keras_initializer_by_name",
-            f"Keras has no initializer {name!r}",
+        keras_initializer(config.keras_initializer_by_name)
+    except ValueError:
+        yield error(
+            f"{at}.keras_initializer_by_name",
+            f"Keras has no initializer {config.keras_initializer_by_name!r}",
             'use one of its names, for example "glorot_uniform", "he_normal" or "zeros"',
-        ) from error
+        )
 
 
 def with_bias(normalizer: Normalizer) -> Normalizer:

@@ -20,9 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import graph_rewriter_pb2
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.problem import Problem, warning
+from estimator_det.config.rules import rules
+from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2
 
 FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation
+INTEGER_BITS = 8  # bits of the integers that TFLite computes with
 
 STEP_VARIABLE = "fake_quantization_step"
 WEIGHTS, ACTIVATION = "weights_quant", "act_quant"
@@ -59,6 +63,34 @@ class Quantization:
     weight_bits: int = 8  # bits of weights
     activation_bits: int = 8  # bits of activations
     symmetric: bool = False  # True if zero is in the middle of ranges
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_quantization(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Warnings for a `graph_rewriter` that changes nothing, or not what it seems to."""
+    if not config.HasField("graph_rewriter"):
+        return
+    path = "graph_rewriter.quantization"
+    options = config.graph_rewriter.quantization
+    if not config.graph_rewriter.HasField("quantization"):
+        yield no_effect("graph_rewriter", "quantization is not set")
+        return
+    num_steps = config.train_config.num_steps
+    if 0 < num_steps <= options.delay:
+        yield warning(
+            f"{path}.delay",
+            f"is {options.delay}: training ends at step {num_steps}, before tensors are rounded, "
+            "and only ranges are learned",
+            "set it to a step before the end",
+        )
+    for field in ("weight_bits", "activation_bits"):
+        bits = getattr(options, field)
+        if bits != INTEGER_BITS:
+            yield warning(
+                f"{path}.{field}",
+                f"is {bits}: TFLite computes with {INTEGER_BITS} bits",
+                f"set it to {INTEGER_BITS}, unless this is an experiment",
+            )
 
 
 def make_quantization(config: graph_rewriter_pb2.GraphRewriter) -> Optional[Quantization]:

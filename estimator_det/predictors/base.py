@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import Paths
 from estimator_det.protos import box_predictor_pb2
 
-BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry("box predictor")
+BOX_HEADS: Registry[Callable[..., BoxHead]] = Registry(
+    "box predictor", chosen_by="BoxPredictor.box_predictor_oneof"
+)
 
 Layer = Callable[..., tf.Tensor]  # (features, channels, scope name, slim settings) -> output
 
@@ -51,12 +55,16 @@ class HeadOptions:
     sigmoid_scores: bool = False  # predict probabilities instead of logits
     clip_range: Optional[Tuple[float, float]] = None  # bounds of box encodings; None for no bounds
 
-    def __post_init__(self) -> None:
-        if self.clip_range and self.clip_range[0] > self.clip_range[1]:
-            raise ConfigError(
-                "box_predictor.box_encodings_clip_range",
-                f"min exceeds max; given: {self.clip_range}",
-            )
+
+@rules(
+    box_predictor_pb2.ConvolutionalBoxPredictor,
+    box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
+)
+def _check_clip_range(config: Any, at: str) -> Iterator[Problem]:
+    clip = config.box_encodings_clip_range
+    if clip.min > clip.max:
+        message = f"is {clip.min:g}, above max, which is {clip.max:g}"
+        yield error(f"{at}.box_encodings_clip_range.min", message, "lower it")
 
 
 def make_head_options(
@@ -133,7 +141,7 @@ def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int
     """Raises ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
         raise ConfigError(
-            "anchor_generator",
+            "model.ssd.anchor_generator",
             f"has {len(num_per_location)} layers, but the feature extractor makes "
             f"{len(feature_maps)} feature maps",
             "set equal numbers",
@@ -156,11 +164,5 @@ def make_box_head(
 ) -> BoxHead:
     """Builds the box head of a `BoxPredictor` message, but no graph."""
     return BOX_HEADS.make_chosen(
-        config,
-        "box_predictor",
-        num_classes,
-        add_background_class,
-        is_training,
-        norm_is_training,
-        tf2_line,
+        config, num_classes, add_background_class, is_training, norm_is_training, tf2_line
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import (
     ACTIVATIONS,
@@ -126,10 +128,12 @@ def make_convolutional_box_head(
 ) -> ConvolutionalBoxHead:
     """The head of a `ConvolutionalBoxPredictor` message; see `base.make_box_head`.
 
-    The TF2 line never applies a sigmoid.
+    The TF2 line never applies a sigmoid, and starts depthwise class heads without a bias.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    if not tf2_line:
+    if tf2_line:
+        head = replace(head, class_bias_init=0.0) if head.use_depthwise else head
+    else:
         head = replace(head, sigmoid_scores=config.apply_sigmoid_to_scores)
     return ConvolutionalBoxHead(
         head=head,
@@ -164,21 +168,13 @@ class WeightSharedBoxHead:
     # Argument scope of separable last layers, inside that of all layers.
     last_layers_scope: ArgScope = no_scope
 
-    def __post_init__(self) -> None:
-        if self.num_layers > 0 and self.depth < 1:
-            raise ConfigError(
-                "weight_shared_convolutional_box_predictor.depth",
-                f"must be 1 or more if num_layers_before_predictor is {self.num_layers}; "
-                f"given: {self.depth}",
-            )
-
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
         base.check_maps(feature_maps, num_per_location)
         if len(set(num_per_location)) != 1:
             raise ConfigError(
-                "weight_shared_convolutional_box_predictor",
+                "model.ssd.box_predictor.weight_shared_convolutional_box_predictor",
                 "needs the same number of anchors at every feature map; the anchor "
                 f"generator has {list(num_per_location)}",
             )
@@ -261,6 +257,19 @@ class WeightSharedBoxHead:
             for layer in range(self.num_layers):
                 net = self._convolution(net, self.depth, f"conv2d_{layer}", **tower_settings)
         return net
+
+
+@rules(box_predictor_pb2.WeightSharedConvolutionalBoxPredictor)
+def _check_depth(
+    config: box_predictor_pb2.WeightSharedConvolutionalBoxPredictor, at: str
+) -> Iterator[Problem]:
+    if config.num_layers_before_predictor > 0 and config.depth < 1:
+        yield error(
+            f"{at}.depth",
+            "must be 1 or more if num_layers_before_predictor is "
+            f"{config.num_layers_before_predictor}; given: {config.depth}",
+            "set it",
+        )
 
 
 @base.BOX_HEADS.register("weight_shared_convolutional_box_predictor")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import Iterator, List, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
 from estimator_det.nets.object_paths import (
@@ -23,8 +25,7 @@ from estimator_det.predictors.ssd import ConvolutionalBoxHead
 from estimator_det.protos import box_predictor_pb2
 
 PROPOSAL_SCOPE, REGION_SCOPE = "FirstStageBoxPredictor", "SecondStageBoxPredictor"
-MASK_RCNN = "faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
-RFCN = "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor"
+MASK_RCNN = "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
 CONVOLUTION = "Conv"  # outside the head's scope, as in the reference
 OBJECTNESS_COLUMNS = 2  # background, object
 BOX_CODE_SIZE = 4  # numbers that encode a box
@@ -137,13 +138,7 @@ def make_region_box_head(
     is_training: bool,
     tf2_line: bool = False,
 ) -> RegionBoxHead:
-    """Builds the box head of a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
-    if config.predict_keypoints:
-        raise ConfigError(
-            f"{MASK_RCNN}.predict_keypoints",
-            "is not supported, nor is it implemented in the reference",
-            "set it to false",
-        )
+    """Builds the box head of a `MaskRCNNBoxPredictor` message."""
     return RegionBoxHead(
         num_classes=num_classes,
         fc_scope=make_arg_scope(config.fc_hyperparams, is_training, tf2_line=tf2_line),
@@ -152,6 +147,18 @@ def make_region_box_head(
         is_training=is_training,
         tf2_line=tf2_line,
     )
+
+
+@rules(box_predictor_pb2.RfcnBoxPredictor)
+def _check_crop(config: box_predictor_pb2.RfcnBoxPredictor, at: str) -> Iterator[Problem]:
+    for side in ("height", "width"):
+        crop, bins = getattr(config, f"crop_{side}"), getattr(config, f"num_spatial_bins_{side}")
+        if bins > 0 and crop % bins:
+            yield error(
+                f"{at}.crop_{side}",
+                f"must be a multiple of num_spatial_bins_{side} ({bins}); given: {crop}",
+                "change one of them",
+            )
 
 
 @dataclass(frozen=True)
@@ -164,14 +171,6 @@ class RfcnHead:
     depth: int = 1024  # channels of the convolution before the score maps
     crop_size: Tuple[int, int] = (12, 12)  # height and width of the crop of a region
     matmul: bool = False  # True if crops are matrix products, for TPU
-
-    def __post_init__(self) -> None:
-        for side, crop, bins in zip(("height", "width"), self.crop_size, self.num_bins):
-            if crop % bins:
-                raise ConfigError(
-                    f"{RFCN}.crop_{side}",
-                    f"must be a multiple of num_spatial_bins_{side} ({bins}); given: {crop}",
-                )
 
     def predict(self, features: tf.Tensor, boxes: tf.Tensor) -> Prediction:
         """Predicts codes [B * N, K, 4], logits [B * N, K + 1] of normalized boxes [B, N, 4]."""

@@ -132,7 +132,7 @@ def check_config(
         depth: "names" if the run reads none of the files, else "files" (see `config_check`).
         ignore: Fields that the run does not use.
     """
-    from estimator_det.config.check import missing_files
+    from estimator_det.config.paths import missing_files
     from estimator_det.config.pipeline import ConfigError
     from estimator_det.config.problem import refuse
     from model_fn.checks import config_check
@@ -162,9 +162,10 @@ def check_training(
     config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: TrainOptions
 ) -> None:
     """Prints the warnings about a configuration before it is trained; raises its errors."""
-    from estimator_det.config import check, files
+    from estimator_det.config import files
     from model_fn.runs import cluster
-    from model_fn.runs.roles import check_tpu
+    from model_fn.runs.options import check_tpu
+    from model_fn.training.train_op import FOR_CLUSTER
 
     if options.tpu is not None:
         for finding in check_tpu(config, model_dir, options.tpu):
@@ -176,7 +177,7 @@ def check_training(
     if not config.train_config.num_steps:
         unused.append("train_config.num_steps")  # The run itself warns that it has no end.
     if cluster.read_cluster().servers:
-        unused += [f"train_config.{field}" for field in check.FOR_CLUSTER]
+        unused += [f"train_config.{field}" for field in FOR_CLUSTER]
     check_config(config, ignore=unused)
 
 

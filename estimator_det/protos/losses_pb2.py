@@ -16,13 +16,15 @@ from estimator_det.protos import custom_pb2 as estimator__det_dot_protos_dot_cus
 from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!estimator_det/protos/losses.proto\x12\x14\x65stimator_det.protos\x1a!estimator_det/protos/custom.proto\x1a estimator_det/protos/rules.proto\"\xd8\x06\n\x04Loss\x12\x41\n\x11localization_loss\x18\x01 \x01(\x0b\x32&.estimator_det.protos.LocalizationLoss\x12\x45\n\x13\x63lassification_loss\x18\x02 \x01(\x0b\x32(.estimator_det.protos.ClassificationLoss\x12\x42\n\x12hard_example_miner\x18\x03 \x01(\x0b\x32&.estimator_det.protos.HardExampleMiner\x12 \n\x15\x63lassification_weight\x18\x04 \x01(\x02:\x01\x31\x12\x1e\n\x13localization_weight\x18\x05 \x01(\x02:\x01\x31\x12J\n\x16random_example_sampler\x18\x06 \x01(\x0b\x32*.estimator_det.protos.RandomExampleSampler\x12\x46\n\x11\x65qualization_loss\x18\x07 \x01(\x0b\x32+.estimator_det.protos.Loss.EqualizationLoss\x12S\n\x15\x65xpected_loss_weights\x18\x12 \x01(\x0e\x32..estimator_det.protos.Loss.ExpectedLossWeights:\x04NONE\x12Y\n\x18min_num_negative_samples\x18\x13 \x01(\x02:\x01\x30\x42\x34\xaa\xbb\x18\x30\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x15\x65xpected_loss_weights\x12`\n\x1f\x64\x65sired_negative_sampling_ratio\x18\x14 \x01(\x02:\x01\x33\x42\x34\xaa\xbb\x18\x30\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x15\x65xpected_loss_weights\x1a?\n\x10\x45qualizationLoss\x12\x11\n\x06weight\x18\x01 \x01(\x02:\x01\x30\x12\x18\n\x10\x65xclude_prefixes\x18\x02 \x03(\t\"Y\n\x13\x45xpectedLossWeights\x12\x08\n\x04NONE\x10\x00\x12\x15\n\x11\x45XPECTED_SAMPLING\x10\x01\x12!\n\x1dREWEIGHTING_UNMATCHED_ANCHORS\x10\x02\"\xd9\x03\n\x10LocalizationLoss\x12G\n\x0bweighted_l2\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.WeightedL2LocalizationLossH\x00\x12T\n\x12weighted_smooth_l1\x18\x02 \x01(\x0b\x32\x36.estimator_det.protos.WeightedSmoothL1LocalizationLossH\x00\x12I\n\x0cweighted_iou\x18\x03 \x01(\x0b\x32\x31.estimator_det.protos.WeightedIOULocalizationLossH\x00\x12H\n\x14l1_localization_loss\x18\x04 \x01(\x0b\x32(.estimator_det.protos.L1LocalizationLossH\x00\x12K\n\rweighted_giou\x18\x05 \x01(\x0b\x32\x32.estimator_det.protos.WeightedGIOULocalizationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x13\n\x11localization_loss\"n\n\x1aWeightedL2LocalizationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\"\x86\x01\n WeightedSmoothL1LocalizationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x10\n\x05\x64\x65lta\x18\x02 \x01(\x02:\x01\x31\"\x1d\n\x1bWeightedIOULocalizationLoss\"\x14\n\x12L1LocalizationLoss\"\x1e\n\x1cWeightedGIOULocalizationLoss\"\xed\x05\n\x12\x43lassificationLoss\x12S\n\x10weighted_sigmoid\x18\x01 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSigmoidClassificationLossH\x00\x12S\n\x10weighted_softmax\x18\x02 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSoftmaxClassificationLossH\x00\x12g\n\x17weighted_logits_softmax\x18\x05 \x01(\x0b\x32\x44.estimator_det.protos.WeightedSoftmaxClassificationAgainstLogitsLossH\x00\x12[\n\x14\x62ootstrapped_sigmoid\x18\x03 \x01(\x0b\x32;.estimator_det.protos.BootstrappedSigmoidClassificationLossH\x00\x12V\n\x16weighted_sigmoid_focal\x18\x04 \x01(\x0b\x32\x34.estimator_det.protos.SigmoidFocalClassificationLossH\x00\x12\x64\n#penalty_reduced_logistic_focal_loss\x18\x06 \x01(\x0b\x32\x35.estimator_det.protos.PenaltyReducedLogisticFocalLossH\x00\x12\x61\n!weighted_dice_classification_loss\x18\x07 \x01(\x0b\x32\x34.estimator_det.protos.WeightedDiceClassificationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x15\n\x13\x63lassification_loss\"u\n!WeightedSigmoidClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\"\x93\x01\n\x1eSigmoidFocalClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x10\n\x05gamma\x18\x02 \x01(\x02:\x01\x32\x12\r\n\x05\x61lpha\x18\x03 \x01(\x02\"\x8d\x01\n!WeightedSoftmaxClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"\x9a\x01\n.WeightedSoftmaxClassificationAgainstLogitsLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"\xa7\x01\n%BootstrappedSigmoidClassificationLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x1d\n\x0ehard_bootstrap\x18\x02 \x01(\x08:\x05\x66\x61lse\x12P\n\x11\x61nchorwise_output\x18\x03 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\">\n\x1fPenaltyReducedLogisticFocalLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x0c\n\x04\x62\x65ta\x18\x02 \x01(\x02\"\xaf\x03\n\x10HardExampleMiner\x12<\n\x11num_hard_examples\x18\x01 \x01(\x05:\x02\x36\x34\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12\x32\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.7B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12H\n\tloss_type\x18\x03 \x01(\x0e\x32/.estimator_det.protos.HardExampleMiner.LossType:\x04\x42OTH\x12\x44\n\x1amax_negatives_per_positive\x18\x04 \x01(\x05:\x01\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12]\n\x17min_negatives_per_image\x18\x05 \x01(\x05:\x01\x30\x42\x39\xaa\xbb\x18\x35\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x1amax_negatives_per_positive\":\n\x08LossType\x12\x08\n\x04\x42OTH\x10\x00\x12\x12\n\x0e\x43LASSIFICATION\x10\x01\x12\x10\n\x0cLOCALIZATION\x10\x02\"V\n\x14RandomExampleSampler\x12>\n\x18positive_sample_fraction\x18\x01 \x01(\x02:\x04\x30.01B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00\x00\x00\"p\n\x1eWeightedDiceClassificationLoss\x12$\n\x15squared_normalization\x18\x01 \x01(\x08:\x05\x66\x61lse\x12(\n\x19is_prediction_probability\x18\x02 \x01(\x08:\x05\x66\x61lse')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!estimator_det/protos/losses.proto\x12\x14\x65stimator_det.protos\x1a!estimator_det/protos/custom.proto\x1a estimator_det/protos/rules.proto\"\xf0\x06\n\x04Loss\x12\x41\n\x11localization_loss\x18\x01 \x01(\x0b\x32&.estimator_det.protos.LocalizationLoss\x12\x45\n\x13\x63lassification_loss\x18\x02 \x01(\x0b\x32(.estimator_det.protos.ClassificationLoss\x12\x42\n\x12hard_example_miner\x18\x03 \x01(\x0b\x32&.estimator_det.protos.HardExampleMiner\x12 \n\x15\x63lassification_weight\x18\x04 \x01(\x02:\x01\x31\x12\x1e\n\x13localization_weight\x18\x05 \x01(\x02:\x01\x31\x12J\n\x16random_example_sampler\x18\x06 \x01(\x0b\x32*.estimator_det.protos.RandomExampleSampler\x12\x46\n\x11\x65qualization_loss\x18\x07 \x01(\x0b\x32+.estimator_det.protos.Loss.EqualizationLoss\x12S\n\x15\x65xpected_loss_weights\x18\x12 \x01(\x0e\x32..estimator_det.protos.Loss.ExpectedLossWeights:\x04NONE\x12Y\n\x18min_num_negative_samples\x18\x13 \x01(\x02:\x01\x30\x42\x34\xaa\xbb\x18\x30\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x15\x65xpected_loss_weights\x12`\n\x1f\x64\x65sired_negative_sampling_ratio\x18\x14 \x01(\x02:\x01\x33\x42\x34\xaa\xbb\x18\x30\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x15\x65xpected_loss_weights\x1aW\n\x10\x45qualizationLoss\x12)\n\x06weight\x18\x01 \x01(\x02:\x01\x30\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x65\xcd\xcd\x41\x12\x18\n\x10\x65xclude_prefixes\x18\x02 \x03(\t\"Y\n\x13\x45xpectedLossWeights\x12\x08\n\x04NONE\x10\x00\x12\x15\n\x11\x45XPECTED_SAMPLING\x10\x01\x12!\n\x1dREWEIGHTING_UNMATCHED_ANCHORS\x10\x02\"\xd9\x03\n\x10LocalizationLoss\x12G\n\x0bweighted_l2\x18\x01 \x01(\x0b\x32\x30.estimator_det.protos.WeightedL2LocalizationLossH\x00\x12T\n\x12weighted_smooth_l1\x18\x02 \x01(\x0b\x32\x36.estimator_det.protos.WeightedSmoothL1LocalizationLossH\x00\x12I\n\x0cweighted_iou\x18\x03 \x01(\x0b\x32\x31.estimator_det.protos.WeightedIOULocalizationLossH\x00\x12H\n\x14l1_localization_loss\x18\x04 \x01(\x0b\x32(.estimator_det.protos.L1LocalizationLossH\x00\x12K\n\rweighted_giou\x18\x05 \x01(\x0b\x32\x32.estimator_det.protos.WeightedGIOULocalizationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x13\n\x11localization_loss\"n\n\x1aWeightedL2LocalizationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\"\x86\x01\n WeightedSmoothL1LocalizationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x10\n\x05\x64\x65lta\x18\x02 \x01(\x02:\x01\x31\"\x1d\n\x1bWeightedIOULocalizationLoss\"\x14\n\x12L1LocalizationLoss\"\x1e\n\x1cWeightedGIOULocalizationLoss\"\xed\x05\n\x12\x43lassificationLoss\x12S\n\x10weighted_sigmoid\x18\x01 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSigmoidClassificationLossH\x00\x12S\n\x10weighted_softmax\x18\x02 \x01(\x0b\x32\x37.estimator_det.protos.WeightedSoftmaxClassificationLossH\x00\x12g\n\x17weighted_logits_softmax\x18\x05 \x01(\x0b\x32\x44.estimator_det.protos.WeightedSoftmaxClassificationAgainstLogitsLossH\x00\x12[\n\x14\x62ootstrapped_sigmoid\x18\x03 \x01(\x0b\x32;.estimator_det.protos.BootstrappedSigmoidClassificationLossH\x00\x12V\n\x16weighted_sigmoid_focal\x18\x04 \x01(\x0b\x32\x34.estimator_det.protos.SigmoidFocalClassificationLossH\x00\x12\x64\n#penalty_reduced_logistic_focal_loss\x18\x06 \x01(\x0b\x32\x35.estimator_det.protos.PenaltyReducedLogisticFocalLossH\x00\x12\x61\n!weighted_dice_classification_loss\x18\x07 \x01(\x0b\x32\x34.estimator_det.protos.WeightedDiceClassificationLossH\x00\x12/\n\x06\x63ustom\x18\xe8\x07 \x01(\x0b\x32\x1c.estimator_det.protos.CustomH\x00\x42\x15\n\x13\x63lassification_loss\"u\n!WeightedSigmoidClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\"\x93\x01\n\x1eSigmoidFocalClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x10\n\x05gamma\x18\x02 \x01(\x02:\x01\x32\x12\r\n\x05\x61lpha\x18\x03 \x01(\x02\"\x8d\x01\n!WeightedSoftmaxClassificationLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"\x9a\x01\n.WeightedSoftmaxClassificationAgainstLogitsLoss\x12P\n\x11\x61nchorwise_output\x18\x01 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\x12\x16\n\x0blogit_scale\x18\x02 \x01(\x02:\x01\x31\"\xa7\x01\n%BootstrappedSigmoidClassificationLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x1d\n\x0ehard_bootstrap\x18\x02 \x01(\x08:\x05\x66\x61lse\x12P\n\x11\x61nchorwise_output\x18\x03 \x01(\x08:\x05\x66\x61lseB.\xaa\xbb\x18*2(every loss has one value for each anchor\">\n\x1fPenaltyReducedLogisticFocalLoss\x12\r\n\x05\x61lpha\x18\x01 \x01(\x02\x12\x0c\n\x04\x62\x65ta\x18\x02 \x01(\x02\"\xaf\x03\n\x10HardExampleMiner\x12<\n\x11num_hard_examples\x18\x01 \x01(\x05:\x02\x36\x34\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12\x32\n\riou_threshold\x18\x02 \x01(\x02:\x03\x30.7B\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0?\x12H\n\tloss_type\x18\x03 \x01(\x0e\x32/.estimator_det.protos.HardExampleMiner.LossType:\x04\x42OTH\x12\x44\n\x1amax_negatives_per_positive\x18\x04 \x01(\x05:\x01\x30\x42\x1d\xaa\xbb\x18\x19\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes\x12]\n\x17min_negatives_per_image\x18\x05 \x01(\x05:\x01\x30\x42\x39\xaa\xbb\x18\x35\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00j\xf8@\"\x05\x62oxes:\x1amax_negatives_per_positive\":\n\x08LossType\x12\x08\n\x04\x42OTH\x10\x00\x12\x12\n\x0e\x43LASSIFICATION\x10\x01\x12\x10\n\x0cLOCALIZATION\x10\x02\"V\n\x14RandomExampleSampler\x12>\n\x18positive_sample_fraction\x18\x01 \x01(\x02:\x04\x30.01B\x16\xaa\xbb\x18\x12\x11\x00\x00\x00\x00\x00\x00\xf0?\x19\x00\x00\x00\x00\x00\x00\x00\x00\"p\n\x1eWeightedDiceClassificationLoss\x12$\n\x15squared_normalization\x18\x01 \x01(\x08:\x05\x66\x61lse\x12(\n\x19is_prediction_probability\x18\x02 \x01(\x08:\x05\x66\x61lse')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.losses_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
+  _globals['_LOSS_EQUALIZATIONLOSS'].fields_by_name['weight']._options = None
+  _globals['_LOSS_EQUALIZATIONLOSS'].fields_by_name['weight']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000e\315\315A'
   _globals['_LOSS'].fields_by_name['min_num_negative_samples']._options = None
   _globals['_LOSS'].fields_by_name['min_num_negative_samples']._serialized_options = b'\252\273\0300\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000j\370@\"\005boxes:\025expected_loss_weights'
   _globals['_LOSS'].fields_by_name['desired_negative_sampling_ratio']._options = None
@@ -52,43 +54,43 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_RANDOMEXAMPLESAMPLER'].fields_by_name['positive_sample_fraction']._options = None
   _globals['_RANDOMEXAMPLESAMPLER'].fields_by_name['positive_sample_fraction']._serialized_options = b'\252\273\030\022\021\000\000\000\000\000\000\360?\031\000\000\000\000\000\000\000\000'
   _globals['_LOSS']._serialized_start=129
-  _globals['_LOSS']._serialized_end=985
+  _globals['_LOSS']._serialized_end=1009
   _globals['_LOSS_EQUALIZATIONLOSS']._serialized_start=831
-  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_end=894
-  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_start=896
-  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_end=985
-  _globals['_LOCALIZATIONLOSS']._serialized_start=988
-  _globals['_LOCALIZATIONLOSS']._serialized_end=1461
-  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_start=1463
-  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_end=1573
-  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_start=1576
-  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_end=1710
-  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_start=1712
-  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_end=1741
-  _globals['_L1LOCALIZATIONLOSS']._serialized_start=1743
-  _globals['_L1LOCALIZATIONLOSS']._serialized_end=1763
-  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_start=1765
-  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_end=1795
-  _globals['_CLASSIFICATIONLOSS']._serialized_start=1798
-  _globals['_CLASSIFICATIONLOSS']._serialized_end=2547
-  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2549
-  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2666
-  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_start=2669
-  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_end=2816
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_start=2819
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_end=2960
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_start=2963
-  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_end=3117
-  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=3120
-  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=3287
-  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_start=3289
-  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_end=3351
-  _globals['_HARDEXAMPLEMINER']._serialized_start=3354
-  _globals['_HARDEXAMPLEMINER']._serialized_end=3785
-  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_start=3727
-  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_end=3785
-  _globals['_RANDOMEXAMPLESAMPLER']._serialized_start=3787
-  _globals['_RANDOMEXAMPLESAMPLER']._serialized_end=3873
-  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_start=3875
-  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_end=3987
+  _globals['_LOSS_EQUALIZATIONLOSS']._serialized_end=918
+  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_start=920
+  _globals['_LOSS_EXPECTEDLOSSWEIGHTS']._serialized_end=1009
+  _globals['_LOCALIZATIONLOSS']._serialized_start=1012
+  _globals['_LOCALIZATIONLOSS']._serialized_end=1485
+  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_start=1487
+  _globals['_WEIGHTEDL2LOCALIZATIONLOSS']._serialized_end=1597
+  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_start=1600
+  _globals['_WEIGHTEDSMOOTHL1LOCALIZATIONLOSS']._serialized_end=1734
+  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_start=1736
+  _globals['_WEIGHTEDIOULOCALIZATIONLOSS']._serialized_end=1765
+  _globals['_L1LOCALIZATIONLOSS']._serialized_start=1767
+  _globals['_L1LOCALIZATIONLOSS']._serialized_end=1787
+  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_start=1789
+  _globals['_WEIGHTEDGIOULOCALIZATIONLOSS']._serialized_end=1819
+  _globals['_CLASSIFICATIONLOSS']._serialized_start=1822
+  _globals['_CLASSIFICATIONLOSS']._serialized_end=2571
+  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=2573
+  _globals['_WEIGHTEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=2690
+  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_start=2693
+  _globals['_SIGMOIDFOCALCLASSIFICATIONLOSS']._serialized_end=2840
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_start=2843
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONLOSS']._serialized_end=2984
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_start=2987
+  _globals['_WEIGHTEDSOFTMAXCLASSIFICATIONAGAINSTLOGITSLOSS']._serialized_end=3141
+  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_start=3144
+  _globals['_BOOTSTRAPPEDSIGMOIDCLASSIFICATIONLOSS']._serialized_end=3311
+  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_start=3313
+  _globals['_PENALTYREDUCEDLOGISTICFOCALLOSS']._serialized_end=3375
+  _globals['_HARDEXAMPLEMINER']._serialized_start=3378
+  _globals['_HARDEXAMPLEMINER']._serialized_end=3809
+  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_start=3751
+  _globals['_HARDEXAMPLEMINER_LOSSTYPE']._serialized_end=3809
+  _globals['_RANDOMEXAMPLESAMPLER']._serialized_start=3811
+  _globals['_RANDOMEXAMPLESAMPLER']._serialized_end=3897
+  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_start=3899
+  _globals['_WEIGHTEDDICECLASSIFICATIONLOSS']._serialized_end=4011
 # @@protoc_insertion_point(module_scope)

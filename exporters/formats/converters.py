@@ -17,8 +17,8 @@ import textwrap
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import with_static_shapes
+from estimator_det.config.facts import context_shape
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
 from estimator_det.protos import pipeline_pb2

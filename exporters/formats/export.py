@@ -40,7 +40,7 @@ class WrittenModel(NamedTuple):
     name: str
     path: str
     num_bytes: int
-    difference: Optional[check.ModelDifference]  # from the checkpoint; None if it was not compared
+    difference: Optional[check.Difference]  # from the checkpoint; None if it was not compared
     limits: str = ""  # text of `ExportFormat.limits`
 
 
@@ -216,7 +216,7 @@ def _describe(
     network: RestoredNetwork,
     output_dir: str,
     models: Sequence[FoundModel],
-    differences: Mapping[str, check.ModelDifference],
+    differences: Mapping[str, check.Difference],
 ) -> ExportedModel:
     """Paths of an export, as they are in its folder."""
     written = [
@@ -263,9 +263,7 @@ def _absolute(path: str) -> str:
     return path if files.is_remote(path) else os.path.realpath(path)
 
 
-def _compare(
-    network: RestoredNetwork, models: Sequence[FoundModel]
-) -> Dict[str, check.ModelDifference]:
+def _compare(network: RestoredNetwork, models: Sequence[FoundModel]) -> Dict[str, check.Difference]:
     """The differences by the name of the format."""
     options = network.options
     batch_size, *size, _ = options.input_shape or (None,) * 4
@@ -287,7 +285,7 @@ def _compare(
 def _refused(
     network: RestoredNetwork,
     models: Sequence[FoundModel],
-    differences: Mapping[str, check.ModelDifference],
+    differences: Mapping[str, check.Difference],
     output_dir: str,
 ) -> Dict[FoundModel, str]:
     """Reasons of the models that differ too much, which get names by which nobody serves them."""

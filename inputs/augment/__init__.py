@@ -2,8 +2,8 @@
 
 from estimator_det.config.registry import import_modules
 from inputs.augment.base import AUGMENTATIONS, make_steps
-from inputs.augment.mixing import check_steps
+from inputs.augment.mixing import check_mixtures
 
 import_modules(__name__, __path__)
 
-__all__ = ["AUGMENTATIONS", "check_steps", "make_steps"]
+__all__ = ["AUGMENTATIONS", "check_mixtures", "make_steps"]

@@ -14,22 +14,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
-from google.protobuf.message import Message
 
 from estimator_det.compat import tf
-from estimator_det.config.field_rules import check_ranges
+from estimator_det.config.field_rules import check_value, range_of
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError, is_repeated, nearest
-from estimator_det.protos import preprocessor_pb2
+from estimator_det.config.rules import rules
+from estimator_det.config.text import is_repeated
+from estimator_det.images.resize import RGB
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.sample import Sample
 
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
 
-AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry("augmentation")
-FIELD = "data_augmentation_options"
+AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry(
+    "augmentation", chosen_by="PreprocessingStep.preprocessing_step"
+)
+STEPS = "train_config.data_augmentation_options"
 
 # Minima that the maximum of the same name must exceed, since it is not drawn itself.
 BELOW = ("min_jpeg_quality", "min_patch_size", "min_target_pixels", "original_minval")
@@ -39,10 +43,9 @@ UNORDERED = ("target_minval", "min_target_pixels", "min_image_height", "min_imag
 
 @dataclasses.dataclass(frozen=True)
 class StepFunction:
-    """A function of a step with what it declares: a check of its message, and its input."""
+    """A function of a step with what it declares about its input."""
 
     function: Callable[..., Sample]
-    check_config: Callable[[Any], object] = lambda config: None
     num_records: int = 1  # that it mixes
     needs_masks: bool = False
 
@@ -57,7 +60,7 @@ class AugmentationStep:
     name: str
     function: StepFunction
     config: Any  # the message of the step
-    where: str  # path of the message in train_config
+    where: str  # path of the message
 
     @property
     def num_records(self) -> int:
@@ -66,20 +69,34 @@ class AugmentationStep:
 
 
 def make_steps(steps: Sequence[preprocessor_pb2.PreprocessingStep]) -> List[AugmentationStep]:
-    """Looks up and checks the functions of `PreprocessingStep`s."""
+    """Looks up the functions of steps."""
     chain: List[AugmentationStep] = []
     for index, step in enumerate(steps):
-        name, function = _find_function(step, f"{FIELD}[{index}]")
-        where = f"{FIELD}[{index}].{name}"
+        name = str(step.WhichOneof("preprocessing_step"))
         config = copy.deepcopy(getattr(step, name))  # the caller may change its message later
-        try:
-            _check_numbers(config)
-            function.check_config(config)
-        except ConfigError as error:
-            field = where + (f".{error.field}" if error.field else "")
-            raise ConfigError(field, error.message, error.remedy) from error
-        chain.append(AugmentationStep(name, function, config, where))
+        function = _find_function(name, config)
+        chain.append(AugmentationStep(name, function, config, f"{STEPS}[{index}].{name}"))
     return chain
+
+
+class ConfiguredStep(NamedTuple):
+    """A step in the place that a configuration gives it."""
+
+    at: str  # path of its message
+    name: str
+    config: Any  # its message
+    channels: int  # channels of the images before the step
+
+
+def configured_steps(config: pipeline_pb2.TrainEvalPipelineConfig) -> Iterator[ConfiguredStep]:
+    """The steps of a configuration in order, without empty ones."""
+    channels = RGB + config.train_input_reader.num_additional_channels
+    for index, step in enumerate(config.train_config.data_augmentation_options):
+        name = step.WhichOneof("preprocessing_step")
+        if name is not None:
+            yield ConfiguredStep(f"{STEPS}[{index}].{name}", name, getattr(step, name), channels)
+        if name == "rgb_to_gray":
+            channels = 1
 
 
 def apply_steps(
@@ -92,27 +109,12 @@ def apply_steps(
     return sample
 
 
-def _find_function(
-    step: preprocessor_pb2.PreprocessingStep, where: str
-) -> Tuple[str, StepFunction]:
-    name = step.WhichOneof("preprocessing_step")
-    if name is None:
-        raise ConfigError(None, f"{where} is empty", f"set one of {sorted(AUGMENTATIONS)}")
+def _find_function(name: str, config: Any) -> StepFunction:
     if name == "custom":
-        try:
-            custom = AUGMENTATIONS.custom_function(step.custom)
-        except ConfigError as error:
-            raise ConfigError(f"{where}.{error.field}", error.message, error.remedy) from None
-        return name, StepFunction(lambda sample, seed, config: custom(sample, seed))
-    if name not in AUGMENTATIONS:
-        hint = nearest(name, list(AUGMENTATIONS)) or "."
-        raise ConfigError(
-            None,
-            f"{where}: {name!r} is not supported{hint} Supported: {sorted(AUGMENTATIONS)}",
-            "Remove the step, use one of these, or register a function under its name",
-        )
+        custom = AUGMENTATIONS.custom_function(config)
+        return StepFunction(lambda sample, seed, config: custom(sample, seed))
     function = AUGMENTATIONS.get(name)
-    return name, function if isinstance(function, StepFunction) else StepFunction(function)
+    return function if isinstance(function, StepFunction) else StepFunction(function)
 
 
 def float_image(function: Step) -> Step:
@@ -126,39 +128,41 @@ def float_image(function: Step) -> Step:
     return float_step
 
 
-def checked_by(check: Callable[[Any], object]) -> Callable[[Step], StepFunction]:
-    """Decorates a step with `check(config)`, which raises ConfigError for impossible settings."""
-    return lambda function: StepFunction(function, check)
+@rules(preprocessor_pb2.PreprocessingStep)
+def _check_step(step: preprocessor_pb2.PreprocessingStep, at: str) -> Iterator[Problem]:
+    name = step.WhichOneof("preprocessing_step")
+    if name is None:
+        yield error(at, "is empty", f"set one of {sorted(AUGMENTATIONS)}")
+    elif name in AUGMENTATIONS:
+        yield from _check_numbers(getattr(step, name), f"{at}.{name}")
 
 
-def _check_numbers(config: Message, prefix: str = "") -> None:
-    """Checks the ranges of all numbers of a step, and that no minimum exceeds its maximum."""
-    complete = copy.deepcopy(config)
+def _check_numbers(config: Any, at: str) -> Iterator[Problem]:
+    """Errors for numbers without a usable default, and minima that exceed their maxima."""
     names = [
         field.name
         for field in config.DESCRIPTOR.fields
-        if not is_repeated(field) and field.message_type is None  # a custom step has a Struct
+        if not is_repeated(field) and range_of(field) is not None
     ]
     for name in names:
-        setattr(complete, name, getattr(config, name))  # ranges are those of values that are set
-    for problem in check_ranges(complete, prefix):
-        raise problem.as_error()
-    for name in names:
+        if not config.HasField(name):  # the range of a value that is set is checked anyway
+            field = config.DESCRIPTOR.fields_by_name[name]
+            yield from check_value(field, field.default_value, f"{at}.{name}")
         largest = name.replace("min", "max")
         if largest in names and largest != name and name not in UNORDERED:
-            check_order(name, getattr(config, name), getattr(config, largest), prefix)
+            bounds = getattr(config, name), getattr(config, largest)
+            yield from check_order(f"{at}.{name}", *bounds)
     for index, operation in enumerate(getattr(config, "operations", ())):
-        _check_numbers(operation, f"{prefix}operations[{index}].")
+        yield from _check_numbers(operation, f"{at}.operations[{index}]")
 
 
-def check_order(least: str, low: float, high: float, prefix: str = "") -> None:
-    """Raises ConfigError if `low`, the value of the field `least`, exceeds that of its maximum."""
+def check_order(path: str, low: float, high: float) -> Iterator[Problem]:
+    """An error if `low`, the value of the field `path`, exceeds the value of its maximum."""
+    least = path.rpartition(".")[2]
     if not (low < high or (low == high and least not in BELOW)):
         largest, sign = least.replace("min", "max"), "<" if least in BELOW else "<="
-        raise ConfigError(
-            prefix + least,
-            f"is {low:.7g} and {largest} is {high:.7g}",
-            f"set {least} {sign} {largest}",
+        yield error(
+            path, f"is {low:.7g} and {largest} is {high:.7g}", f"set {least} {sign} {largest}"
         )
 
 

@@ -6,15 +6,18 @@ change only the first three channels, and clip them to 0..255.
 
 from __future__ import annotations
 
-from typing import Callable, Union
+from typing import Callable, Iterator, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import preprocessor_pb2
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.images.resize import RGB
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     apply_with_probability,
     change_if,
+    configured_steps,
     float_image,
     per_channel,
     random_between,
@@ -145,17 +148,28 @@ def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
     return tf.reshape(gray, tf.stack([shape[0], shape[1], copies]))
 
 
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    for step in configured_steps(config):
+        means = list(step.config.means) if step.name == "subtract_channel_mean" else []
+        if step.name == "rgb_to_gray" and step.channels != RGB:
+            yield error(
+                step.at,
+                f"needs images of {RGB} channels; given: {step.channels}",
+                "Remove the step or num_additional_channels",
+            )
+        elif means and len(means) != step.channels:
+            yield error(
+                f"{step.at}.means",
+                f"has {len(means)} means for images of {step.channels} channels",
+                "give one mean per channel",
+            )
+
+
 @AUGMENTATIONS.register("rgb_to_gray")
 @float_image
 def rgb_to_gray(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RGBtoGray) -> Sample:
-    """Converts RGB [h, w, 3] to brightness [h, w, 1]; ConfigError without three channels."""
-    channels = sample.image.shape[-1]
-    if channels not in (None, 3):
-        raise ConfigError(
-            "rgb_to_gray",
-            f"needs images of 3 channels; given: {channels}",
-            "Remove the step or num_additional_channels",
-        )
+    """Converts RGB [h, w, 3] to brightness [h, w, 1]."""
     return sample._replace(image=_luma(sample.image))
 
 
@@ -205,13 +219,6 @@ def subtract_channel_mean(
     means = list(config.means)
     if not means:
         return sample
-    channels = sample.image.shape[-1]
-    if channels not in (None, len(means)):
-        raise ConfigError(
-            "subtract_channel_mean",
-            f"has {len(means)} means for images of {channels} channels",
-            "give one mean per channel",
-        )
     image = per_channel(sample.image, tf.constant(means, tf.float32), tf.subtract)
     return sample._replace(image=image)
 

@@ -6,18 +6,19 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 from __future__ import annotations
 
 import functools
-from typing import Callable, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import preprocessor_pb2
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     StepFunction,
     apply_with_probability,
     change_if,
     check_order,
-    checked_by,
+    configured_steps,
     float_image,
     image_size,
     random_between,
@@ -77,60 +78,69 @@ def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
     return sample._replace(keypoints=keypoints, keypoint_visibilities=visibilities)
 
 
-def _moving(step: str, move: Callable[[Sample], Sample], field: str) -> StepFunction:
-    """A step that moves everything with a probability; `field` is its permutation of keypoints."""
+@rules(
+    preprocessor_pb2.RandomHorizontalFlip,
+    preprocessor_pb2.RandomVerticalFlip,
+    preprocessor_pb2.RandomRotation90,
+)
+def _check_permutation(config: Any, at: str) -> Iterator[Problem]:
+    field = config.DESCRIPTOR.fields[0].name
+    permutation = list(getattr(config, field))
+    if sorted(permutation) != list(range(len(permutation))):
+        yield error(
+            f"{at}.{field}",
+            f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once",
+            "list for each keypoint the one that replaces it",
+        )
 
-    def check(
-        config: Union[
-            preprocessor_pb2.RandomHorizontalFlip,
-            preprocessor_pb2.RandomRotation90,
-            preprocessor_pb2.RandomVerticalFlip,
-        ],
-    ) -> None:
-        permutation = list(getattr(config, field))
-        if sorted(permutation) != list(range(len(permutation))):
-            raise ConfigError(
-                field, f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once"
-            )
 
-    def move_randomly(
-        sample: Sample,
-        seed: tf.Tensor,
-        config: Union[
-            preprocessor_pb2.RandomHorizontalFlip,
-            preprocessor_pb2.RandomRotation90,
-            preprocessor_pb2.RandomVerticalFlip,
-        ],
-    ) -> Sample:
-        permutation = list(getattr(config, field))
-        count = None if sample.keypoints is None else sample.keypoints.shape[1]
-        if sample.keypoints is not None and not permutation and field == FLIP_PERMUTATION:
-            raise ConfigError(
-                step,
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_keypoints(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Permutations have the keypoints that the training reader loads."""
+    count = config.train_input_reader.num_keypoints
+    for step in configured_steps(config) if count else ():
+        field = _PERMUTATIONS.get(step.name)
+        length = len(getattr(step.config, field)) if field else count
+        if not length and field == FLIP_PERMUTATION:
+            yield error(
+                step.at,
                 f"the samples have keypoints, but {field} is not set",
                 "list for each keypoint the one that replaces it in a flipped image",
             )
-        if permutation and count not in (None, len(permutation)):
-            raise ConfigError(
-                f"{step}.{field}",
-                f"has {len(permutation)} keypoints, but the samples have {count}",
+        elif length not in (0, count):
+            yield error(
+                f"{step.at}.{field}",
+                f"has {length} keypoints, but the samples have {count}",
                 "list each keypoint once",
             )
+
+
+def _moving(move: Callable[[Sample], Sample], field: str) -> StepFunction:
+    """A step that moves everything with a probability; `field` is its permutation of keypoints."""
+
+    def move_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+        permutation = list(getattr(config, field))
 
         def change(old: Sample) -> Sample:
             return move(permute_keypoints(old, permutation) if permutation else old)
 
         return apply_with_probability(sample, seed, config.probability, change)
 
-    return StepFunction(move_randomly, check)
+    return StepFunction(move_randomly)
 
 
-for _step, _move, _field in (
-    ("random_horizontal_flip", functools.partial(flip, axis=1), FLIP_PERMUTATION),
-    ("random_vertical_flip", functools.partial(flip, axis=0), FLIP_PERMUTATION),
-    ("random_rotation90", rotate_left, "keypoint_rot_permutation"),
-):
-    AUGMENTATIONS.register(_step)(_moving(_step, _move, _field))
+_PERMUTATIONS = {
+    "random_horizontal_flip": FLIP_PERMUTATION,
+    "random_vertical_flip": FLIP_PERMUTATION,
+    "random_rotation90": "keypoint_rot_permutation",
+}
+_MOVES: Dict[str, Callable[[Sample], Sample]] = {
+    "random_horizontal_flip": functools.partial(flip, axis=1),
+    "random_vertical_flip": functools.partial(flip, axis=0),
+    "random_rotation90": rotate_left,
+}
+for _step, _move in _MOVES.items():
+    AUGMENTATIONS.register(_step)(_moving(_move, _PERMUTATIONS[_step]))
 
 
 def resize(sample: Sample, size: tf.Tensor, method: str, align_corners: bool = False) -> Sample:
@@ -209,8 +219,14 @@ def _target_pixels(config: preprocessor_pb2.RandomDownscaleToTargetPixels) -> Tu
     return config.min_target_pixels, config.max_target_pixels
 
 
+@rules(preprocessor_pb2.RandomDownscaleToTargetPixels)
+def _check_target(
+    config: preprocessor_pb2.RandomDownscaleToTargetPixels, at: str
+) -> Iterator[Problem]:
+    yield from check_order(f"{at}.min_target_pixels", *_target_pixels(config))
+
+
 @AUGMENTATIONS.register("random_downscale_to_target_pixels")
-@checked_by(lambda config: check_order("min_target_pixels", *_target_pixels(config)))
 @float_image
 def random_downscale_to_target_pixels(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomDownscaleToTargetPixels

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Iterator
+
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, checked_by, uniform
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    configured_steps,
+    uniform,
+)
 from inputs.sample import Sample, is_in, keep_boxes
 
+# Fields of steps that contain ids of the label map.
+LABEL_FIELDS = {
+    "drop_label_probabilistically": ("label",),
+    "remap_labels": ("original_labels", "new_label"),
+}
 LEAST_BOX_SIDE = 1e-6  # shortest side of a jittered box, as a share of the image
 
 _Modes = preprocessor_pb2.RandomJitterBoxes
@@ -39,14 +51,14 @@ def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> t
     return tf.clip_by_value(sides, 0.0, 1.0)
 
 
-def _check_jitter(config: preprocessor_pb2.RandomJitterBoxes) -> None:
+@rules(preprocessor_pb2.RandomJitterBoxes)
+def _check_jitter(config: preprocessor_pb2.RandomJitterBoxes, at: str) -> Iterator[Problem]:
     if config.ratio > 1 and config.jitter_mode not in _EXPANDING:
         message = f"is {config.ratio:g}; it must be at most 1 except in modes that EXPAND"
-        raise ConfigError("ratio", message)
+        yield error(f"{at}.ratio", message, "lower it")
 
 
 @AUGMENTATIONS.register("random_jitter_boxes")
-@checked_by(_check_jitter)
 def random_jitter_boxes(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomJitterBoxes
 ) -> Sample:
@@ -72,13 +84,30 @@ def drop_label_probabilistically(
     return drop_label(sample, fractions, config.label, config.drop_probability)
 
 
-def _check_remap(config: preprocessor_pb2.RemapLabels) -> None:
+@rules(preprocessor_pb2.RemapLabels)
+def _check_remap(config: preprocessor_pb2.RemapLabels, at: str) -> Iterator[Problem]:
     if not config.original_labels:
-        raise ConfigError("original_labels", "is empty", "list the ids of the classes to rename")
+        yield error(f"{at}.original_labels", "is empty", "list the ids of the classes to rename")
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_labels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """An error for each label in a step that is not a class of the model."""
+    kind = config.model.WhichOneof("model")
+    num_classes = getattr(getattr(config.model, kind), "num_classes", 0) if kind else 0
+    for step in configured_steps(config):
+        for field in LABEL_FIELDS.get(step.name, ()):
+            value = getattr(step.config, field)
+            for label in [value] if isinstance(value, int) else value:
+                if label > num_classes >= 1:
+                    yield error(
+                        f"{step.at}.{field}",
+                        f"{label} is not a class of the model, which has {num_classes}",
+                        f"use ids of the label map from 1 to {num_classes}",
+                    )
 
 
 @AUGMENTATIONS.register("remap_labels")
-@checked_by(_check_remap)
 def remap_labels(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RemapLabels) -> Sample:
     """Replaces the class ids `original_labels` by the id `new_label`."""
     classes = sample.classes
@@ -87,16 +116,24 @@ def remap_labels(sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.Remap
     return sample._replace(classes=tf.where(is_in(classes, originals), new_label, classes))
 
 
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_scores(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    loads_scores = config.train_input_reader.load_multiclass_scores
+    for step in configured_steps(config):
+        if step.name == "convert_class_logits_to_softmax" and not loads_scores:
+            yield error(
+                step.at,
+                "needs multiclass scores, but they are not loaded",
+                "set train_input_reader.load_multiclass_scores=true, or remove the step",
+            )
+
+
 @AUGMENTATIONS.register("convert_class_logits_to_softmax")
 def convert_class_logits_to_softmax(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.ConvertClassLogitsToSoftmax
 ) -> Sample:
-    """Converts multiclass scores [n, K + 1] from logits to probabilities; ConfigError if absent."""
+    """Converts multiclass scores [n, K + 1] from logits to probabilities."""
     if sample.multiclass_scores is None:
-        raise ConfigError(
-            "convert_class_logits_to_softmax",
-            "needs multiclass scores, but they are not loaded",
-            "set load_multiclass_scores: true in the input reader, or remove the step",
-        )
+        raise ValueError("the sample has no multiclass scores")
     scores = tf.nn.softmax(sample.multiclass_scores / config.temperature)
     return sample._replace(multiclass_scores=scores)

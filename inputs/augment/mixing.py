@@ -20,13 +20,25 @@ whole image become:
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import input_reader_pb2, preprocessor_pb2
+from estimator_det.protos import input_reader_pb2, pipeline_pb2, preprocessor_pb2
 from inputs import schema
-from inputs.augment.base import AugmentationStep, StepFunction, apply_steps, split_seed, uniform
+from inputs.augment.base import (
+    AUGMENTATIONS,
+    STEPS,
+    AugmentationStep,
+    StepFunction,
+    apply_steps,
+    configured_steps,
+    split_seed,
+    uniform,
+)
 from inputs.sample import PER_BOX_FIELDS, Sample, is_in
 
 Mixture = Callable[[Sequence[Sample], tf.Tensor, Any], Sample]
@@ -39,46 +51,51 @@ ONLY_BEFORE = "convert_class_logits_to_softmax"
 ONLY_AFTER = "scale_boxes_to_pixel_coordinates"
 
 
-def mixes(
-    num_records: int,
-    *,
-    needs_masks: bool = False,
-    check: Callable[[Any], object] = lambda config: None,
-) -> Callable[[Mixture], StepFunction]:
-    """Decorates a step that mixes `num_records` samples; `check` as in `checked_by`."""
-
-    def check_config(
-        config: Union[preprocessor_pb2.CopyPaste, preprocessor_pb2.MixUp, preprocessor_pb2.Mosaic],
-    ) -> None:
-        if config.HasField("stop_at_step") and not config.stop_at_step:
-            raise ConfigError("stop_at_step", "is 0, so no step would be applied", "remove it")
-        check(config)
-
-    return lambda function: StepFunction(function, check_config, num_records, needs_masks)
+def mixes(num_records: int, *, needs_masks: bool = False) -> Callable[[Mixture], StepFunction]:
+    """Decorates a step that mixes `num_records` samples."""
+    return lambda function: StepFunction(function, num_records, needs_masks)
 
 
-def check_steps(chain: Sequence[AugmentationStep], reader: input_reader_pb2.InputReader) -> None:
-    """Raises ConfigError unless mixtures fit the training `InputReader` and other steps."""
-    for number, step in enumerate(chain):
-        if step.num_records == 1:
+@rules(preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste)
+def _check_stop(config: Any, at: str) -> Iterator[Problem]:
+    if config.HasField("stop_at_step") and not config.stop_at_step:
+        yield error(f"{at}.stop_at_step", "is 0, so no step would be applied", "remove it")
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_mixtures(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Mixtures fit the training reader, the other steps and the length of training."""
+    steps, num_steps = config.train_config.data_augmentation_options, config.train_config.num_steps
+    yield from check_mixtures(steps, config.train_input_reader)
+    for step in configured_steps(config):
+        if 0 < num_steps <= getattr(step.config, "stop_at_step", 0):
+            yield no_effect(f"{step.at}.stop_at_step", f"training ends at step {num_steps}")
+
+
+def check_mixtures(
+    steps: Sequence[preprocessor_pb2.PreprocessingStep], reader: input_reader_pb2.InputReader
+) -> Iterator[Problem]:
+    """Errors of mixtures that do not fit the training reader and other steps."""
+    names = [step.WhichOneof("preprocessing_step") for step in steps]
+    for number, name in enumerate(names):
+        function = AUGMENTATIONS.get(name) if name in AUGMENTATIONS else None
+        if not isinstance(function, StepFunction) or function.num_records == 1:
             continue  # fits any reader
+        at = f"{STEPS}[{number}].{name}"
         if reader.load_context_features:
-            raise ConfigError(
-                step.where,
+            yield error(
+                at,
                 "mixes images, but with train_input_reader.load_context_features each image "
                 "has the context of its camera",
                 "remove one of the two",
             )
-        if step.function.needs_masks and not reader.load_instance_masks:
-            raise ConfigError(
-                step.where,
-                "needs train_input_reader.load_instance_masks",
-                "set it, or remove the step",
-            )
-        if ONLY_AFTER in (earlier.name for earlier in chain[:number]):
-            raise ConfigError(step.where, f"move {ONLY_AFTER} after this step")
-        if ONLY_BEFORE in (later.name for later in chain[number:]):
-            raise ConfigError(step.where, f"move {ONLY_BEFORE} before this step")
+        if function.needs_masks and not reader.load_instance_masks:
+            message = "needs train_input_reader.load_instance_masks"
+            yield error(at, message, "set it, or remove the step")
+        if ONLY_AFTER in names[:number]:
+            yield error(at, f"has {ONLY_AFTER} before it", f"move {ONLY_AFTER} after this step")
+        if ONLY_BEFORE in names[number:]:
+            yield error(at, f"has {ONLY_BEFORE} after it", f"move {ONLY_BEFORE} before this step")
 
 
 def split_stages(chain: Sequence[AugmentationStep]) -> List[range]:

@@ -7,10 +7,11 @@ centre if it is smaller than its part.
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split_seed, uniform
 from inputs.augment.mixing import merge, mixes
@@ -54,19 +55,21 @@ def arrange(
     return merge(parts)._replace(image=tf.concat(rows, axis=0))
 
 
-def _check(config: preprocessor_pb2.Mosaic) -> None:
+@rules(preprocessor_pb2.Mosaic)
+def _check(config: preprocessor_pb2.Mosaic, at: str) -> Iterator[Problem]:
     if config.HasField("height") != config.HasField("width"):
-        raise ConfigError(None, "only one of height and width is set", "set both or neither")
+        message = "only one of height and width is set"
+        yield error(f"{at}.height", message, "set both or neither")
     for side in ("height", "width"):
         if config.HasField(side) and getattr(config, side) < 2:
-            raise ConfigError(side, f"is {getattr(config, side)}; it must be 2 or more")
+            yield error(f"{at}.{side}", f"is {getattr(config, side)}", "set it to 2 or more")
 
 
 @AUGMENTATIONS.register("mosaic")
-@mixes(NUM_RECORDS, check=_check)
+@mixes(NUM_RECORDS)
 def mosaic(samples: Sequence[Sample], seed: tf.Tensor, config: preprocessor_pb2.Mosaic) -> Sample:
-    """Arranges four images around a random centre, or raises ConfigError for `pad_color`."""
-    color = read_color(samples[0], "mosaic.pad_color", config.pad_color)
+    """Arranges four images around a random centre."""
+    color = read_color(config.pad_color)
     canvas = tf.maximum(image_size(samples[0].image), 2)
     if config.HasField("height"):
         canvas = tf.constant([config.height, config.width])

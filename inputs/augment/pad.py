@@ -5,15 +5,16 @@ Images [h, w, C] may be uint8 or float32.
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple
+from typing import Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import preprocessor_pb2
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
     check_order,
-    checked_by,
+    configured_steps,
     image_size,
     random_integers,
     reframe,
@@ -144,44 +145,46 @@ def _tight(size: tf.Tensor, aspect_ratio: float) -> tf.Tensor:
     return tf.maximum(size, tf.stack([size[1] / aspect_ratio, size[0] * aspect_ratio]))
 
 
-def check_color(sample: Sample, field: str, values: Sequence[float]) -> None:
-    """Raises ConfigError unless a colour has one number, or one for each channel of the image."""
-    channels = sample.image.shape[-1]
-    if len(values) > 1 and channels not in (None, len(values)):
-        raise ConfigError(
-            field,
-            f"has {len(values)} numbers for images of {channels} channels",
-            "set one per channel, or a single one",
-        )
-
-
-def read_color(sample: Sample, field: str, values: Sequence[float]) -> Optional[tf.Tensor]:
+def read_color(values: Sequence[float]) -> Optional[tf.Tensor]:
     """A `pad_color` field, float32 [C] or [1]; None, the mean colour of the image, if empty."""
-    check_color(sample, field, values)
     return tf.constant(list(values), tf.float32) if len(values) else None
 
 
-def _check_pad(config: preprocessor_pb2.RandomPadImage) -> None:
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_colors(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """A colour has one number, or one for each channel of the image."""
+    for step in configured_steps(config):
+        color = getattr(step.config, "pad_color", ())
+        if len(color) > 1 and len(color) != step.channels:
+            yield error(
+                f"{step.at}.pad_color",
+                f"has {len(color)} numbers for images of {step.channels} channels",
+                "set one per channel, or a single one",
+            )
+
+
+@rules(preprocessor_pb2.RandomPadImage)
+def _check_pad(config: preprocessor_pb2.RandomPadImage, at: str) -> Iterator[Problem]:
     for bound in ("min", "max"):
         if config.HasField(f"{bound}_image_height") != config.HasField(f"{bound}_image_width"):
-            raise ConfigError(
-                None,
+            yield error(
+                f"{at}.{bound}_image_height",
                 f"only one of {bound}_image_height and {bound}_image_width is set",
                 "set both or neither",
             )
     if config.HasField("min_image_height") and config.HasField("max_image_height"):
         for side in ("height", "width"):
             least, largest = f"min_image_{side}", f"max_image_{side}"
-            check_order(least, getattr(config, least), getattr(config, largest))
+            bounds = getattr(config, least), getattr(config, largest)
+            yield from check_order(f"{at}.{least}", *bounds)
 
 
 @AUGMENTATIONS.register("random_pad_image")
-@checked_by(_check_pad)
 def random_pad_image(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomPadImage
 ) -> Sample:
     """Places the image on a larger canvas, by default up to twice as high and wide."""
-    color = read_color(sample, "random_pad_image.pad_color", config.pad_color)
+    color = read_color(config.pad_color)
     size = image_size(sample.image)
     min_size, max_size = size, size * 2
     if config.HasField("min_image_height"):
@@ -196,7 +199,7 @@ def random_absolute_pad_image(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomAbsolutePadImage
 ) -> Sample:
     """Adds fewer than max_height_padding rows and fewer than max_width_padding columns."""
-    color = read_color(sample, "random_absolute_pad_image.pad_color", config.pad_color)
+    color = read_color(config.pad_color)
     size = image_size(sample.image)
     max_canvas = size + tf.constant([config.max_height_padding, config.max_width_padding])
     return random_pad(sample, seed, size, max_canvas, color)

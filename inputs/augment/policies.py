@@ -7,18 +7,19 @@ image; a sub-policy is a list of (operation, probability, level 0 to 10) that ar
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, NamedTuple, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import quoted
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment import operations
 from inputs.augment.base import (
     AUGMENTATIONS,
-    checked_by,
     image_size,
     random_integer,
     random_integers,
@@ -269,16 +270,15 @@ def _tables(policy: Policy) -> Tuple[List[str], np.ndarray, np.ndarray, np.ndarr
     return names, kinds, probabilities, magnitudes
 
 
-def _check_policy(config: preprocessor_pb2.AutoAugmentImage) -> None:
+@rules(preprocessor_pb2.AutoAugmentImage)
+def _check_policy(config: preprocessor_pb2.AutoAugmentImage, at: str) -> Iterator[Problem]:
     name = config.policy_name
     if name not in POLICIES:
-        hint = nearest(name, list(POLICIES)) or "."
-        message = f"policy_name {quoted(name)} is not known{hint} Known: {sorted(POLICIES)}"
-        raise ConfigError(None, message)
+        message = f"{quoted(name)} is not known{nearest(name, list(POLICIES))}"
+        yield error(f"{at}.policy_name", message, f"use one of {sorted(POLICIES)}")
 
 
 @AUGMENTATIONS.register("autoaugment_image")
-@checked_by(_check_policy)
 def autoaugment_image(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.AutoAugmentImage
 ) -> Sample:

@@ -7,12 +7,14 @@ of a step is drawn for each image. Images may be uint8 or float32 and keep their
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import preprocessor_pb2
-from inputs.augment.base import AUGMENTATIONS, checked_by, image_size, split_seed
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.images.resize import RGB
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
+from inputs.augment.base import AUGMENTATIONS, configured_steps, image_size, split_seed
 from inputs.augment.crop import (
     Pair,
     apply_crop,
@@ -20,7 +22,7 @@ from inputs.augment.crop import (
     draw_crop,
     gather_option,
 )
-from inputs.augment.pad import check_color, mean_color, random_pad, random_pad_to_aspect_ratio
+from inputs.augment.pad import mean_color, random_pad, random_pad_to_aspect_ratio
 from inputs.sample import Sample
 
 SECOND_CROP_OVERLAP = 0.3  # share of a box that must remain after the cut to a fixed aspect ratio
@@ -33,14 +35,6 @@ class Padding:
     min_ratio: Pair = (1.0, 1.0)
     max_ratio: Pair = (2.0, 2.0)
     color: Optional[Tuple[float, ...]] = None  # 0 to 255; None: the mean colour of the crop
-
-    def __post_init__(self) -> None:
-        if any(low > high for low, high in zip(self.min_ratio, self.max_ratio)):
-            raise ConfigError(
-                "min_padded_size_ratio",
-                f"is {self.min_ratio} and max_padded_size_ratio is {self.max_ratio}",
-                "set min_padded_size_ratio <= max_padded_size_ratio",
-            )
 
 
 SSD_OPERATIONS = tuple(
@@ -87,6 +81,38 @@ def _operations(
     return list(config.operations or SSD_OPERATIONS)
 
 
+@rules(
+    preprocessor_pb2.RandomCropPadImage,
+    preprocessor_pb2.SSDRandomCropPadOperation,
+    preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
+)
+def _check_padding(config: Any, at: str) -> Iterator[Problem]:
+    for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
+        values = list(getattr(config, name))
+        if len(values) not in (0, 2):
+            yield error(f"{at}.{name}", f"is {values}", "give 2 numbers, height and width")
+            return
+    padding = _padding(config)
+    if any(low > high for low, high in zip(padding.min_ratio, padding.max_ratio)):
+        yield error(
+            f"{at}.min_padded_size_ratio",
+            f"is {padding.min_ratio} and max_padded_size_ratio is {padding.max_ratio}",
+            "set min_padded_size_ratio <= max_padded_size_ratio",
+        )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_colors(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    for step in configured_steps(config):
+        is_colored = step.name == "ssd_random_crop_pad" and len(step.config.operations) > 0
+        if is_colored and step.channels != RGB:
+            yield error(
+                f"{step.at}.operations",
+                f"have colours of {RGB} numbers for images of {step.channels} channels",
+                "remove the operations, or num_additional_channels",
+            )
+
+
 def _padding(
     config: Union[
         preprocessor_pb2.RandomCropPadImage,
@@ -99,8 +125,6 @@ def _padding(
     bounds = {}
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = tuple(getattr(config, name))
-        if len(values) not in (0, 2):
-            raise ConfigError(name, f"needs 2 numbers, height and width; given: {list(values)}")
         if values:
             bounds[name.replace("_padded_size", "")] = values
     return Padding(**bounds, color=tuple(color) or None)
@@ -123,7 +147,6 @@ def _ssd_crop_pad_parts(
 
 
 @AUGMENTATIONS.register("random_crop_pad_image")
-@checked_by(_padding)
 def random_crop_pad_image(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomCropPadImage
 ) -> Sample:
@@ -131,7 +154,6 @@ def random_crop_pad_image(
 
     ConfigError if `pad_color` does not fit the channels of the image.
     """
-    check_color(sample, "random_crop_pad_image.pad_color", config.pad_color)
     return _random_crop_pad(sample, seed, [config], [_padding(config, config.pad_color)])
 
 
@@ -145,7 +167,6 @@ def ssd_random_crop(
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad")
-@checked_by(_ssd_crop_pad_parts)
 def ssd_random_crop_pad(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropPad
 ) -> Sample:
@@ -154,7 +175,6 @@ def ssd_random_crop_pad(
     ConfigError if operations are listed for images without 3 channels.
     """
     operations, paddings = _ssd_crop_pad_parts(config)
-    check_color(sample, "ssd_random_crop_pad: the colour", paddings[0].color or ())
     return _random_crop_pad(sample, seed, operations, paddings)
 
 
@@ -174,7 +194,6 @@ def ssd_random_crop_fixed_aspect_ratio(
 
 
 @AUGMENTATIONS.register("ssd_random_crop_pad_fixed_aspect_ratio")
-@checked_by(_padding)
 def ssd_random_crop_pad_fixed_aspect_ratio(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropPadFixedAspectRatio
 ) -> Sample:

@@ -8,11 +8,14 @@ those for the sources of conversions. This module imports no TensorFlow.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, Mapping, NamedTuple
+from typing import Dict, Iterator, Mapping, NamedTuple
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import escaped
 from estimator_det.files.text import shortened
+from estimator_det.protos import input_reader_pb2
 
 LONGEST_MESSAGE = 1_000  # characters
 
@@ -269,20 +272,20 @@ def effect(kind: str, action: str) -> str:
     return {FAIL: "stops the run", SKIP: skipped, KEEP: "used unchanged"}[action]
 
 
+@rules(input_reader_pb2.BadRecords)
+def _check_kinds(config: input_reader_pb2.BadRecords, at: str) -> Iterator[Problem]:
+    for index, exception in enumerate(config.exception):
+        kind, field = exception.kind, f"{at}.exception[{index}].kind"
+        if kind not in KINDS:
+            message = f"is {kind!r}{nearest(kind, list(KINDS))}"
+            yield error(field, message, f"use one of {list(KINDS)}")
+        elif KINDS[kind].is_for_check:
+            message = f"is {kind!r}, which only check-data finds; training uses such records"
+            yield error(field, message, "Remove the exception")
+
+
 def resolve_actions(policy: str, exceptions: Mapping[str, str]) -> Dict[str, str]:
     """Kind -> action; a policy is REFERENCE, FAIL, SKIP or CLIP, of all kinds or of one alone."""
-    for kind in exceptions:
-        if kind not in KINDS:
-            hint = nearest(kind, list(KINDS)) or "."
-            raise ConfigError(
-                "bad_records.exception.kind", f"is {kind!r}{hint} Allowed: {list(KINDS)}"
-            )
-        if KINDS[kind].is_for_check:
-            raise ConfigError(
-                "bad_records.exception.kind",
-                f"is {kind!r}, which only check-data finds; training uses such records",
-                "Remove the exception",
-            )
     return {kind: _action(row, exceptions.get(kind, policy)) for kind, row in KINDS.items()}
 
 

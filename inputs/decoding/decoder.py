@@ -13,12 +13,11 @@ matches no class text at all.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.check import check_reader
-from estimator_det.config.field_rules import check_fields
-from estimator_det.config.problem import raise_first
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
@@ -27,7 +26,7 @@ from inputs.bad_records.kinds import BOX_FAULTS, FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_rules import (
     TENSORFLOW,
-    RecordBoxes,
+    Boxes,
     box_flags,
     correct_boxes,
     mask_extents,
@@ -61,6 +60,30 @@ HIDDEN, VISIBLE = 1, 2
 NAN = float("nan")
 
 
+@rules(input_reader_pb2.InputReader)
+def _check_reader(reader: input_reader_pb2.InputReader, at: str) -> Iterator[Problem]:
+    """Fields that need another one, or exclude it."""
+    for field, needed in (
+        ("expand_labels_hierarchy", "label_map_path"),
+        ("use_keypoint_label_map", "label_map_path"),
+        ("use_keypoint_label_map", "num_keypoints"),
+    ):
+        if getattr(reader, field) and not getattr(reader, needed):
+            yield error(f"{at}.{field}", f"needs {at}.{needed}", "set it")
+    for field in ("load_instance_masks", "num_additional_channels"):
+        if reader.fast_jpeg and getattr(reader, field):
+            message = f"does not go with {field}, which needs all pixels"
+            yield error(f"{at}.fast_jpeg", message, "remove one of them")
+    if reader.cache == input_reader_pb2.MEMORY:
+        path = f"{at}.cache"
+        if reader.num_additional_channels:
+            yield error(path, "does not go with num_additional_channels", "remove one of them")
+        if reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
+            yield error(path, "does not go with sequences of images", "leave it out")
+        if at.startswith("eval"):
+            yield warning(path, "has no effect: an evaluation reads each image once", "remove it")
+
+
 def make_decoder(
     config: input_reader_pb2.InputReader,
     policy: Optional[BadRecordPolicy] = None,
@@ -75,7 +98,6 @@ def make_decoder(
     """
     policy = make_policy(config) if policy is None else policy
     label_map = policy.label_map
-    raise_first([*check_fields(config, "input_reader."), *check_reader(config, "input_reader")])
     class_table, keypoint_table = _make_tables(config, label_map)
     hierarchy = None
     if label_map is not None and config.expand_labels_hierarchy:
@@ -217,7 +239,7 @@ def _boxes(
         boxes = tf.stack(sides, axis=1)
     num_boxes = sizes[0]
     masks = _masks(parsed, record, num_boxes, image_size, mask_type)
-    record_boxes = RecordBoxes(
+    record_boxes = Boxes(
         boxes,
         classes,
         label_ids,
@@ -239,7 +261,7 @@ def _boxes(
 
 
 def _check_boxes(
-    record_boxes: RecordBoxes, record: tf.Tensor, policy: BadRecordPolicy
+    record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Counts faults, and corrects or rejects them by the policy.
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from typing import Any, Callable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import files
-from estimator_det.config.field_rules import check_fields
-from estimator_det.config.problem import raise_first
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL
@@ -61,7 +61,7 @@ class Files(NamedTuple):
     streams: List[List[str]]  # one of all paths, or with weights one for each input_path
 
 
-class StreamRecord(NamedTuple):
+class Record(NamedTuple):
     """A record as read from its file."""
 
     record_id: tf.Tensor  # int64, see `pack_record_ids`
@@ -115,15 +115,36 @@ def match_files(pattern: str) -> List[str]:
     return paths
 
 
+@rules(input_reader_pb2.InputReader)
+def _check_files(reader: input_reader_pb2.InputReader, at: str) -> Iterator[Problem]:
+    if reader.HasField("external_input_reader"):
+        return
+    inputs, path = (
+        list(reader.tf_record_input_reader.input_path),
+        "tf_record_input_reader.input_path",
+    )
+    if not inputs or not all(inputs):
+        yield error(
+            f"{at}.{path}", "no input path is given", f"--set {at}.{path}=data/train-*.record"
+        )
+    weights = len(reader.sample_from_datasets_weights)
+    if weights and weights != len(inputs):
+        yield error(
+            f"{at}.sample_from_datasets_weights",
+            f"{weights} weights for {len(inputs)} input paths",
+            "give one weight to each input path, or none",
+        )
+    if not reader.label_map_path:
+        yield warning(
+            f"{at}.label_map_path",
+            "is not set: classes have no names, and class names in records cannot be read",
+            f"--set {at}.label_map_path=label_map.pbtxt",
+        )
+
+
 def input_patterns(config: input_reader_pb2.InputReader) -> List[str]:
     """The path patterns of a reader."""
-    raise_first(check_fields(config, "input_reader."))
-    patterns = list(config.tf_record_input_reader.input_path)
-    if not patterns:
-        raise ConfigError(
-            "input_reader", "tf_record_input_reader has no input_path", "give it one or more paths"
-        )
-    return patterns
+    return list(config.tf_record_input_reader.input_path)
 
 
 def list_files(
@@ -139,13 +160,6 @@ def list_files(
     log = FaultLog() if log is None else log
     patterns = input_patterns(config)
     weights = list(config.sample_from_datasets_weights)
-    if weights and len(weights) != len(patterns):
-        raise ConfigError(
-            "input_reader",
-            f"sample_from_datasets_weights has {len(weights)} values "
-            f"for {len(patterns)} input_path entries",
-            "give one weight for each path",
-        )
     groups: List[List[str]] = []
     missing = None
     for pattern in patterns:
@@ -198,7 +212,7 @@ def record_dataset(
     start: CursorState,
     streams: Sequence[Sequence[str]],
 ) -> tf.data.Dataset:
-    """Each record of a reader's files with its stream index, in the order of the seed in `start`.
+    """Each `Record` of a reader's files with its stream index, in the order of the seed in `start`.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
     the files (unless their records are shared or sampled), then the records, in a buffer of
@@ -288,7 +302,7 @@ def _epoch_reader(
 
 
 def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from a place in `indices` to the `StreamRecord`s of that file of the guard."""
+    """A function from a place in `indices` to the `Record`s of that file of the guard."""
     paths = [guard.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
@@ -313,7 +327,7 @@ def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.da
 def _all_records(
     serialized: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`StreamRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
+    """`Record`s of a file: those that TensorFlow's reader returns, and then the guard's."""
 
     @tf.autograph.experimental.do_not_convert
     def count(state: Any, block: tf.Tensor) -> Any:
@@ -331,7 +345,7 @@ def _all_records(
         numbers, block = tf.cond(read > 0, lambda: (number + tf.range(read), block), rest)
         # Blocks of the guard do not count: the bytes stay those of TensorFlow's reader.
         state = (number + tf.size(numbers, tf.int64), num_bytes + tf.reduce_sum(lengths))
-        return state, StreamRecord(pack_record_ids(file, numbers), block)
+        return state, Record(pack_record_ids(file, numbers), block)
 
     end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
     zero = tf.constant(0, tf.int64)

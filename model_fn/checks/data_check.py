@@ -8,9 +8,9 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from estimator_det.config import check_model
-from estimator_det.config.field_rules import check_ranges_or_raise
-from estimator_det.config.problem import Problem, error, from_error, warning
+from estimator_det.config import facts
+from estimator_det.config.problem import Problem, error, from_error, refuse, warning
+from estimator_det.config.rules import check
 from estimator_det.config.text import ConfigError
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import counted
@@ -19,7 +19,7 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
-from inputs.checks.scan import Scan, ScanPlan
+from inputs.checks.scan import Plan, Scan
 from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
 from inputs.machine import ProcessDiedError
@@ -28,7 +28,7 @@ from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import compare_with_model
-from model_fn.checks.names import component_problem
+from model_fn.checks.graphs import problem_of
 from model_fn.checks.subject import read_label_maps
 
 TRAIN_READER = "train_input_reader"
@@ -47,12 +47,18 @@ def check_data(
 
     `title` names the configuration in the report; `readers` is "train", "eval" or "all".
     """
-    kind = config.model.WhichOneof("model")
-    if kind is None:
-        raise ConfigError("model", "one of ssd, faster_rcnn must be set; found none")
-    model = getattr(config.model, kind)
-    check_ranges_or_raise(config.model, "model.")
-    plans, problems = _plans(config, readers, model.num_classes, max_records)
+    chosen = _readers(config, readers)
+    errors = [problem for problem in check(config) if problem.severity == "error"]
+    refuse(problem for problem in errors if problem.field == "model")
+    model = getattr(config.model, str(config.model.WhichOneof("model")))
+    parts = tuple(f"{field}." for field, _ in chosen)
+    problems = [each for each in errors if each.field.startswith(("model.", *parts))]
+    can_be_made = not any(problem.field.startswith("model.") for problem in problems)
+    chosen = [
+        each for each in chosen if not any(p.field.startswith(f"{each[0]}.") for p in problems)
+    ]
+    plans, problems_of_readers = _plans(config, chosen, model.num_classes, max_records)
+    problems += problems_of_readers
     counts = [plan.num_records for plan in plans]
     total = None if None in counts else sum(number or 0 for number in counts)
     with progress_bar("reading", total, "records", shown=progress) as advance:
@@ -66,10 +72,14 @@ def check_data(
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
-    coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
+    coverage: Optional[Coverage] = None
+    problems_of_anchors: List[Problem] = []
+    resized: Dict[str, np.ndarray] = {}
+    if can_be_made:
+        coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
+        resized = _resized(model, scans)
     maps = [plan.policy.label_map for plan in reversed(plans) if plan.policy.label_map is not None]
     names = {i: name for label_map in maps for i, name in label_map.names.items()}
-    resized = _resized(model, scans)
     tallies = {part.reader: count_columns(part.columns, resized.get(part.reader)) for part in scans}
     return DataReport(
         config=title,
@@ -85,18 +95,14 @@ def check_data(
 
 
 def _plans(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    which: str,
-    num_classes: int,
-    max_records: Optional[int],
-) -> Tuple[List[ScanPlan], List[Problem]]:
+    config: Any, chosen: Sequence[Tuple[str, Any]], num_classes: int, max_records: Optional[int]
+) -> Tuple[List[Plan], List[Problem]]:
     """Returns plans of what to read, and problems that prevent reading."""
-    plans: List[ScanPlan] = []
-    table = read_label_maps(_readers(config, which))
+    plans: List[Plan] = []
+    table = read_label_maps(chosen)
     problems = list(compare_with_model(table, config.model))
     for entry in table:
         field, reader, labels = entry
-        check_ranges_or_raise(reader, f"{field}.")
         if labels is None:
             remedy = "set it, so that classes have names and are checked"
             problems.append(warning(f"{field}.label_map_path", "there is no label map", remedy))
@@ -111,7 +117,7 @@ def _plans(
 
 def _readers(config: pipeline_pb2.TrainEvalPipelineConfig, which: str) -> List[Tuple[str, Any]]:
     prefix = "" if which == "all" else which
-    readers = [each for each in check_model.readers(config) if each[0].startswith(prefix)]
+    readers = [each for each in facts.readers(config) if each[0].startswith(prefix)]
     if not readers:
         raise ConfigError(
             None, f"the configuration has no input reader to check (readers: {which})"
@@ -129,7 +135,7 @@ def _policy(
     max_boxes = reader.max_number_of_boxes
     if field == TRAIN_READER and not reader.HasField("max_number_of_boxes"):
         max_boxes = config.train_config.max_number_of_boxes
-    context = check_model.context_shape(config.model)
+    context = facts.context_shape(config.model)
     without_map = copy.deepcopy(reader)
     without_map.ClearField("label_map_path")  # the file is read already
     policy = make_policy(without_map, num_classes, max_boxes, context[1] if context else None)
@@ -154,7 +160,7 @@ def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
 
 def _coverage(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    plans: Sequence[ScanPlan],
+    plans: Sequence[Plan],
     scans: Sequence[Scan],
     progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:
@@ -167,8 +173,8 @@ def _coverage(
             columns = statistics.first_boxes(columns, policy.max_boxes)
     try:
         coverage = coverage_of(config, columns, num_channels=num_channels, progress=progress)
-    except ConfigError as reason:
-        return None, [component_problem(reason, config, "make the model's parts fit each other")]
+    except ConfigError as reason:  # shapes do not fit
+        return None, [problem_of(reason)]
     if coverage is None:
         return None, []
     kind = config.model.WhichOneof("model")
@@ -181,22 +187,14 @@ def coverage_of(
     *,
     num_channels: int = 3,
     progress: bool = True,
-    map_sizes: Optional[anchor_coverage.MapSizes] = None,
 ) -> Optional[Coverage]:
-    """Boxes against the anchors of a model; None where one of both is missing.
-
-    `map_sizes` is as in `anchor_coverage.measure`.
-    """
+    """Boxes against the anchors of a model; None where one of both is missing."""
     detector = make_detector(config.model, is_training=True)
     if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None
     with progress_bar("anchors", columns.num_images, "images", shown=progress) as advance:
         return anchor_coverage.measure(
-            detector,
-            columns,
-            num_channels=num_channels,
-            advance=advance,
-            map_sizes=map_sizes,
+            detector, columns, num_channels=num_channels, advance=advance
         )
 
 
@@ -204,10 +202,7 @@ def _resized(
     model: Union[faster_rcnn_pb2.FasterRcnn, ssd_pb2.Ssd], scans: Sequence[Scan]
 ) -> Dict[str, np.ndarray]:
     """Reader -> [M, 2], heights and widths of boxes after resizing; nothing without a resizer."""
-    try:
-        resizer = make_resizer(model.image_resizer)
-    except ConfigError:  # reported where the detector is made
-        return {}
+    resizer = make_resizer(model.image_resizer)
     return {
         scan.reader: statistics.box_sizes(
             scan.columns, statistics.resized(scan.columns.sizes, resizer.new_size)

@@ -7,8 +7,8 @@ import copy
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.check_model import context_shape
 from estimator_det.config.derived_models import evaluated_model
+from estimator_det.config.facts import context_shape
 from estimator_det.config.problem import Problem, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
@@ -17,11 +17,9 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
-from inputs.augment import check_steps, make_steps
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks.memory import Memory, training_memory
-from model_fn.checks.names import component_problem
 from model_fn.checks.subject import Subject
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
@@ -58,11 +56,11 @@ def examine(
     config = without_files(pipeline_config, label_map)
     problems: List[Problem] = []
     graphs = Graphs(None, None, 0, 0, problems)
-    with _errors_among(problems, config):
+    with _errors_among(problems):
         graphs = _examine_training(config, pipeline_config.train_config, problems)
     modes = [ModeKeys.EVAL, ModeKeys.PREDICT] if config.eval_input_reader else [ModeKeys.PREDICT]
     for mode in modes:
-        with _errors_among(problems, config), tf.Graph().as_default():
+        with _errors_among(problems), tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
             create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
     return graphs
@@ -72,25 +70,12 @@ def check_metrics(subject: Subject) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of evaluations."""
     config = without_files(subject.readable, subject.label_map)
     problems: List[Problem] = []
-    knows_names = not any(each.field.startswith("eval_config.") for each in subject.unknown)
-    if knows_names and config.eval_input_reader and config.model.WhichOneof("model"):
-        with _errors_among(problems, config):
+    errors = [each.field for each in subject.problems if each.severity == "error"]
+    chosen = ("eval_config.metrics_set[", "eval_config.parameterized_metric[")
+    can_be_made = not any(field.startswith(chosen) for field in errors)
+    if can_be_made and config.eval_input_reader and config.model.WhichOneof("model"):
+        with _errors_among(problems):
             make_metrics(config.eval_config, evaluated_categories(config, subject.label_map))
-    return problems
-
-
-def check_components(subject: Subject) -> List[Problem]:
-    """Problems of the parts of a run that are made before any graph."""
-    config = subject.readable
-    problems: List[Problem] = []
-    if not subject.can_be_made:
-        return problems
-    for is_training in (True, False):
-        with _errors_among(problems, config):
-            make_detector(config.model, is_training, config.graph_rewriter)
-    with _errors_among(problems, config):
-        steps = make_steps(config.train_config.data_augmentation_options)
-        check_steps(steps, config.train_input_reader)
     return problems
 
 
@@ -102,15 +87,18 @@ def check_graphs(subject: Subject) -> List[Problem]:
     return subject.graphs.problems
 
 
+def problem_of(reason: ConfigError) -> Problem:
+    """The problem of an error that a graph shows."""
+    return from_error(reason, reason.field or "model", "choose what is supported, or remove it")
+
+
 @contextlib.contextmanager
-def _errors_among(
-    problems: List[Problem], config: pipeline_pb2.TrainEvalPipelineConfig
-) -> Iterator[None]:
+def _errors_among(problems: List[Problem]) -> Iterator[None]:
     """Context manager: a `ConfigError` is added to the problems, unless it is there already."""
     try:
         yield
     except ConfigError as reason:
-        problem = component_problem(reason, config)
+        problem = problem_of(reason)
         if problem not in problems:
             problems.append(problem)
 

@@ -8,9 +8,9 @@ from typing import List, NamedTuple, Tuple
 import estimator_det
 from estimator_det.compat import tf
 from estimator_det.compat.private import forward_operation
+from estimator_det.config.rules import components
 from estimator_det.config.tpu_model_rules import unfit_operations
 from estimator_det.protos import pipeline_pb2
-from model_fn.checks.names import components
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))) + os.sep
 _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")

@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from estimator_det.config.check import PLACEHOLDER, without_placeholders
-from estimator_det.config.check_model import readers
-from estimator_det.config.field_rules import check_ranges
+from estimator_det.config.facts import readers
+from estimator_det.config.field_rules import PLACEHOLDER
 from estimator_det.config.files import is_remote
+from estimator_det.config.paths import named_paths, without_placeholders
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
@@ -56,14 +56,19 @@ class Subject:
     )  # the same for what reads files and builds graphs
     readers: Sequence[Reader]
     reads_all: bool  # files that are not local, and records, too
-    unknown: Sequence[Problem] = ()  # names that nothing is registered under
+    problems: Sequence[Problem] = ()  # problems that the rules report
     graphs: Any = None  # result of `graphs.examine`
 
     @functools.cached_property
     def can_be_made(self) -> bool:
-        """Whether there is a model, all names are known, and values are within their ranges."""
-        has_model = self.config.model.WhichOneof("model") is not None
-        return has_model and not self.unknown and not any(check_ranges(self.config))
+        """Whether nothing but paths is wrong with the configuration."""
+        paths = {field for field, _ in named_paths(self.config)}
+        return not any(
+            problem.severity == "error"
+            and problem.field not in paths
+            and not problem.field.endswith(".input_path")
+            for problem in self.problems
+        )
 
     @property
     def label_map(self) -> Optional[LabelMap]:
@@ -73,8 +78,8 @@ class Subject:
 
 
 def read_subject(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    unknown: Sequence[Problem] = (),
+    config: Any,
+    problems: Sequence[Problem] = (),
     *,
     reads_all: bool = True,
     targets_tpu: bool = False,
@@ -86,4 +91,4 @@ def read_subject(
     """
     readable = without_placeholders(config) if targets_tpu else config
     table = read_label_maps(readers(readable), with_remote=reads_all)
-    return Subject(config, readable, table, reads_all, unknown)
+    return Subject(config, readable, table, reads_all, problems)

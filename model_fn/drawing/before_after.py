@@ -10,12 +10,14 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import failures, tf
+from estimator_det.config.problem import refuse
+from estimator_det.config.rules import check
 from estimator_det.config.text import ConfigError, parse_message
 from estimator_det.console.printing import plain, quoted
 from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
-from inputs.augment import AUGMENTATIONS, check_steps, make_steps
-from inputs.augment.base import AugmentationStep
+from inputs.augment import AUGMENTATIONS, check_mixtures, make_steps
+from inputs.augment.base import STEPS, AugmentationStep
 from inputs.augment.mixing import ONLY_AFTER
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks.examine import examine_record
@@ -23,7 +25,7 @@ from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.sample import Sample
 from model_fn.drawing import batch_grid
-from model_fn.drawing.batch_grid import GridCell
+from model_fn.drawing.batch_grid import Cell
 from model_fn.drawing.boxes import rgb
 
 SHUFFLED = 1000  # records of which those to draw are chosen
@@ -110,10 +112,10 @@ def draw_step(
         reader: The `InputReader` that they come from.
         num_after: Results of each, with different seeds.
     """
+    refuse([*check(step, STEPS), *check_mixtures([step], reader)])
     (link,) = make_steps([step])
-    check_steps([link], reader)
     count = link.num_records
-    cells: List[GridCell] = []
+    cells: List[Cell] = []
     for row in range(min(num_rows, len(samples))):
         row_samples = list(itertools.islice(itertools.cycle(samples), row, row + count))
         cells += [cell_of(sample, names) for sample in row_samples]
@@ -128,7 +130,7 @@ def draw_step(
     return batch_grid.draw_grid(cells, title=title, columns=count + num_after)
 
 
-def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> GridCell:
+def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell:
     """A sample with pixels of 0 to 255 as a cell; the caption is its source id unless given."""
     image = rgb(np.array(sample.image))
     classes = [int(number) for number in np.array(sample.classes)]
@@ -136,7 +138,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Grid
     if not caption:
         source = (sample.image_level or {})[schema.SOURCE_ID]
         caption = plain(bytes(source.numpy()).decode("utf-8", "replace"))
-    return GridCell(
+    return Cell(
         pixels=np.clip(np.rint(image.astype(np.float64)), 0, 255).astype(np.uint8),
         true_size=image.shape[:2],
         boxes=np.array(sample.boxes),
@@ -150,7 +152,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Grid
 
 def _result(
     after: Sample, before: Sample, names: Mapping[int, str], link: AugmentationStep, caption: str
-) -> GridCell:
+) -> Cell:
     if link.name == ONLY_AFTER:  # its boxes are in pixels
         size = tf.cast(tf.shape(after.image)[:2], tf.float32)
         keypoints = None if after.keypoints is None else after.keypoints / size

@@ -158,7 +158,7 @@ def calibrate(config: calibration_pb2.CalibrationConfig, scores: Array, columns:
     calibrated = np.zeros(len(inputs), np.float32)
     with eagerly():
         convert = tf.sigmoid if is_temperature else tf.identity
-        function = CALIBRATIONS.make_chosen(config, "calibration_config", convert)
+        function = CALIBRATIONS.make_chosen(config, convert)
         for start in range(0, len(inputs), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             places = np.arange(len(inputs[part])), columns[part]

@@ -4,17 +4,56 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.files.mask_regions import paste_mask, resize_mask
-from estimator_det.protos import eval_pb2
+from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import ImageSizes
+from model_fn.evaluation.metrics.run_lengths import Sizes
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_keypoint_edges(
+    config: pipeline_pb2.TrainEvalPipelineConfig, _: str
+) -> Iterator[Problem]:
+    """Edges connect keypoints that records or detections have."""
+    coder = config.model.ssd.box_coder.keypoint_box_coder
+    counts = [coder.num_keypoints, *(reader.num_keypoints for reader in config.eval_input_reader)]
+    present = [count for count in counts if count]
+    edges = config.eval_config.keypoint_edge
+    if edges and not present and config.eval_config.retain_original_images:
+        yield no_effect("eval_config.keypoint_edge", "no eval_input_reader sets num_keypoints")
+        return
+    for index, edge in enumerate(edges):
+        for end in ("start", "end"):
+            value = getattr(edge, end)
+            if present and not 0 <= value < min(present):
+                yield error(
+                    f"eval_config.keypoint_edge[{index}].{end}",
+                    f"is {value}, and there are {min(present)} keypoints",
+                    f"give one of 0 to {min(present) - 1}",
+                )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    if (
+        config.eval_config.retain_original_image_additional_channels
+        and config.eval_config.retain_original_images
+        and not any(reader.num_additional_channels for reader in config.eval_input_reader)
+    ):
+        yield no_effect(
+            "eval_config.retain_original_image_additional_channels",
+            "no eval_input_reader sets num_additional_channels",
+        )
 
 
 class Pictures:
@@ -46,7 +85,7 @@ class Pictures:
     def add(
         self,
         batch: EvaluatedBatch,
-        sizes: ImageSizes,
+        sizes: Sizes,
         images: np.ndarray,
         channels: Optional[np.ndarray] = None,
         masks: Sequence[Optional[np.ndarray]] = (None, None),

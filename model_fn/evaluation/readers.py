@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict
+from typing import Any, Dict, Iterator
 
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import quoted
 from estimator_det.protos import pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
@@ -19,10 +22,26 @@ def named_readers(
         return {TRAINING_DATA: pipeline_config.train_input_reader}
     readers = pipeline_config.eval_input_reader
     if not readers:
-        raise ConfigError("eval_input_reader", "the configuration has none to evaluate on")
+        raise ConfigError("eval_input_reader", "is missing")
     return {reader.name or str(number): reader for number, reader in enumerate(readers)}
 
 
 def evaluation_folder(model_dir: str, reader: str) -> str:
     """Folder for events and files of a reader's evaluations."""
     return os.path.join(model_dir, f"eval_{reader}")
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_names(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    """Errors for readers of one name, whose results would overwrite each other."""
+    first: Dict[str, int] = {}
+    for index, reader in enumerate(config.eval_input_reader):
+        name = reader.name or str(index)
+        if first.setdefault(name, index) != index:
+            name_text = quoted(name) if reader.name else f"not set, which means {quoted(name)}"
+            yield error(
+                f"eval_input_reader[{index}].name",
+                f"is {name_text}, the name of eval_input_reader[{first[name]}], too: one's results "
+                "overwrite the other's",
+                f"--set eval_input_reader[{index}].name=… with a name of its own",
+            )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
-from estimator_det.protos import optimizer_pb2
+from estimator_det.config.rules import rules
+from estimator_det.protos import optimizer_pb2, pipeline_pb2, train_pb2
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
-from model_fn.training.schedules import make_learning_rate
+from model_fn.training.schedules import check_schedule, make_learning_rate
 
-OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry("optimizer")
+OPTIMIZERS: Registry[Callable[[Any, Any], Any]] = Registry(
+    "optimizer", chosen_by="Optimizer.optimizer"
+)
 
 
 @OPTIMIZERS.register("rms_prop_optimizer")
@@ -138,7 +141,31 @@ def state_names(config: optimizer_pb2.Optimizer) -> Tuple[Dict[str, str], List[s
 
 def _chosen(config: optimizer_pb2.Optimizer) -> Tuple[str, Any]:
     """The kind of an optimizer and its message."""
-    kind = config.WhichOneof("optimizer")
-    if kind is None:
-        raise ConfigError("train_config.optimizer", f"set one of {sorted(OPTIMIZERS)}; found none")
+    kind = str(config.WhichOneof("optimizer"))
     return kind, getattr(config, kind)
+
+
+@rules(train_pb2.TrainConfig)
+def _check_optimizer(config: train_pb2.TrainConfig, at: str) -> Iterator[Problem]:
+    at, kind = f"{at}.optimizer", config.optimizer.WhichOneof("optimizer")
+    if kind is None:
+        remedy = "add rms_prop_optimizer, momentum_optimizer or adam_optimizer"
+        yield error(at, "no optimizer is chosen", remedy)
+        return
+    rate: optimizer_pb2.LearningRate = getattr(config.optimizer, kind).learning_rate
+    at = f"{at}.{kind}.learning_rate"
+    if rate.WhichOneof("learning_rate") is None:
+        remedy = f"for example --set {at}.constant_learning_rate.learning_rate=0.002"
+        yield error(at, "no learning rate schedule is chosen", remedy)
+    yield from check_schedule(rate, at, config.num_steps)
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_averages(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    is_averaged = config.train_config.optimizer.use_moving_average
+    if config.eval_config.use_moving_averages and not is_averaged:
+        yield error(
+            "eval_config.use_moving_averages",
+            "is true, but training keeps no moving averages",
+            "set train_config.optimizer.use_moving_average=true, or this to false",
+        )

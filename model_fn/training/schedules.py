@@ -7,14 +7,17 @@ All arithmetic is in float32, as in the reference.
 from __future__ import annotations
 
 import math
-from typing import Any, Callable
+import sys
+from typing import Any, Callable, Iterator
 
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
 from estimator_det.protos import optimizer_pb2
 
-LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry("learning rate")
+LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry(
+    "learning rate", chosen_by="LearningRate.learning_rate"
+)
 
 
 @LEARNING_RATES.register("constant_learning_rate")
@@ -31,10 +34,6 @@ def _exponential_decay(
 
     The decay counts from the end of the burn-in.
     """
-    if config.decay_steps <= 0:
-        raise ConfigError(
-            None, f"exponential decay: decay_steps must be positive; given {config.decay_steps}"
-        )
     # Exact up to step 2^24, and the type of every rate in the reference.
     step = tf.cast(global_step, tf.float32)
     periods = (step - config.burnin_steps) / config.decay_steps
@@ -59,8 +58,6 @@ def _manual_steps(
     """
     boundaries = [entry.step for entry in config.schedule]
     rates = [config.initial_learning_rate, *(entry.learning_rate for entry in config.schedule)]
-    if any(later <= earlier for earlier, later in zip(boundaries, boundaries[1:])):
-        raise ConfigError(None, f"manual steps: schedule steps must rise; given {boundaries}")
     # The number of boundaries that have passed is the index of the rate; none is index 0.
     is_past = tf.cast(global_step, tf.int64) >= tf.constant(boundaries, tf.int64)
     rate = tf.gather(tf.constant(rates, tf.float32), tf.reduce_sum(tf.cast(is_past, tf.int32)))
@@ -83,18 +80,6 @@ def _cosine_decay(
     warmup_steps, hold_steps = config.warmup_steps, config.hold_base_rate_steps
     base_rate, warmup_rate = config.learning_rate_base, config.warmup_learning_rate
     decay_steps = config.total_steps - warmup_steps - hold_steps
-    if decay_steps <= 0:
-        raise ConfigError(
-            None,
-            f"cosine decay: total_steps ({config.total_steps}) must exceed warmup_steps "
-            f"({warmup_steps}) + hold_base_rate_steps ({hold_steps})",
-        )
-    if warmup_steps and base_rate < warmup_rate:
-        raise ConfigError(
-            None,
-            f"cosine decay: learning_rate_base ({base_rate}) must not be below "
-            f"warmup_learning_rate ({warmup_rate})",
-        )
     step = tf.cast(global_step, tf.float32)
     angle = math.pi * (step - warmup_steps - hold_steps) / decay_steps
     rate = 0.5 * base_rate * (1.0 + tf.cos(angle))
@@ -110,6 +95,106 @@ def _cosine_decay(
 
 def make_learning_rate(config: optimizer_pb2.LearningRate, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
-    rate = LEARNING_RATES.make_chosen(config, "learning_rate", global_step)
+    rate = LEARNING_RATES.make_chosen(config, global_step)
     # The reference's name of the tensor, by which hooks of users find it.
     return tf.identity(rate, name="learning_rate")
+
+
+_ENDLESS = sys.maxsize  # steps of a training that has no last one
+
+
+def check_schedule(
+    config: optimizer_pb2.LearningRate, at: str, num_steps: int
+) -> Iterator[Problem]:
+    """Problems of a learning rate in a training of this many steps; 0: an endless one."""
+    schedule = config.WhichOneof("learning_rate")
+    last, at = num_steps or _ENDLESS, f"{at}.{schedule}"
+    if schedule == "exponential_decay_learning_rate":
+        yield from _check_exponential(config.exponential_decay_learning_rate, at, last)
+    elif schedule == "manual_step_learning_rate":
+        yield from _check_manual_steps(config.manual_step_learning_rate, at, last)
+    elif schedule == "cosine_decay_learning_rate":
+        yield from _check_cosine(config.cosine_decay_learning_rate, at, last)
+
+
+def _check_exponential(
+    schedule: optimizer_pb2.ExponentialDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    if not schedule.decay_steps:
+        yield error(f"{path}.decay_steps", "is 0: the rate has no period", "set it to 1 or more")
+    yield from _check_warmup(schedule.burnin_steps, f"{path}.burnin_steps", num_steps)
+    if schedule.staircase and num_steps < schedule.decay_steps:
+        yield warning(
+            f"{path}.decay_steps",
+            f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
+            f"{schedule.decay_steps}, but training stops at {num_steps}",
+            "train with --rescale_schedule or lower decay_steps, unless this is intended",
+        )
+
+
+def _check_manual_steps(
+    schedule: optimizer_pb2.ManualStepLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    steps = [entry.step for entry in schedule.schedule]
+    if any(later <= earlier for earlier, later in zip([0, *steps], steps)):
+        yield error(
+            f"{path}.schedule",
+            f"its steps {steps} do not increase from above 0",
+            "sort them, each step once",
+        )
+    late = [step for step in steps if step >= num_steps]
+    if late:
+        yield warning(
+            f"{path}.schedule",
+            f"its steps {late} are never reached, because training stops at {num_steps}",
+            "train with --rescale_schedule or lower them, unless this is intended",
+        )
+
+
+def _check_cosine(
+    schedule: optimizer_pb2.CosineDecayLearningRate, path: str, num_steps: int
+) -> Iterator[Problem]:
+    decay_steps = schedule.total_steps - schedule.warmup_steps - schedule.hold_base_rate_steps
+    if schedule.total_steps < schedule.warmup_steps:
+        yield error(
+            f"{path}.warmup_steps",
+            f"{schedule.warmup_steps} are more than the total of {schedule.total_steps} steps",
+            "lower warmup_steps or raise total_steps",
+        )
+        return
+    if decay_steps <= 0:
+        yield error(
+            f"{path}.total_steps",
+            f"is {schedule.total_steps}: it must exceed warmup_steps ({schedule.warmup_steps}) + "
+            f"hold_base_rate_steps ({schedule.hold_base_rate_steps})",
+            "raise it, or lower one of them",
+        )
+    yield from _check_warmup(schedule.warmup_steps, f"{path}.warmup_steps", num_steps)
+    if schedule.warmup_steps and schedule.learning_rate_base < schedule.warmup_learning_rate:
+        yield error(
+            f"{path}.warmup_learning_rate",
+            f"{schedule.warmup_learning_rate:g} is above the base rate "
+            f"{schedule.learning_rate_base:g}",
+            "lower warmup_learning_rate",
+        )
+    total = schedule.total_steps
+    if num_steps not in (_ENDLESS, total):
+        schedule_text = f"the learning-rate schedule ends at step {total}"
+        if total < num_steps:
+            schedule_text = f"the learning rate is 0 from step {total} on"
+        rescaling = f"train with --num_train_steps {num_steps} --rescale_schedule"
+        remedy = f"{rescaling}, or --set {path}.total_steps={num_steps}"
+        if schedule.warmup_steps > num_steps:
+            remedy += f" --set {path}.warmup_steps={num_steps // 10}"
+        yield warning(
+            f"{path}.total_steps", f"{schedule_text}, but training stops at {num_steps}", remedy
+        )
+
+
+def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Problem]:
+    if warmup_steps >= num_steps:
+        yield warning(
+            path,
+            f"training stops at step {num_steps}, within the {warmup_steps} steps of warm-up",
+            "lower it, or train for longer",
+        )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.field_rules import check_ranges_or_raise
+from estimator_det.config.field_rules import no_effect, non_default_fields
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import train_pb2
+from estimator_det.console.printing import quoted
+from estimator_det.protos import pipeline_pb2, train_pb2
 from model_fn.training.finite_gate import RejectedBatch, guarded, nan_unless_finite, written_values
 from model_fn.training.recompute import recomputing
 
 _LOG = logging.getLogger(__name__)
 
+# Fields of train_config without effect outside a cluster.
+FOR_CLUSTER = ("replicas_to_aggregate", "startup_delay_steps", "sync_replicas")
 MOVING_AVERAGES = "moving_averages"
 APPLIED_NORM = "learning_rate * gradient_norm"
 
@@ -41,6 +46,37 @@ def _matches(pattern: str, variable: tf.Variable) -> bool:
     return any(re.search(pattern, name) for name in (name_of(variable), variable.name))
 
 
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_presence(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    train = config.train_config
+    if not config.HasField("train_config"):
+        yield error("train_config", "is missing", "add train_config { batch_size, optimizer, … }")
+    elif train.num_steps == 0 and not config.train_input_reader.num_epochs:
+        yield warning(
+            "train_config.num_steps",
+            "is 0, and train_input_reader.num_epochs is not set: training never ends",
+            "set one of them, or stop the run yourself",
+        )
+
+
+@rules(train_pb2.TrainConfig)
+def _check_train_config(config: train_pb2.TrainConfig, at: str) -> Iterator[Problem]:
+    if config.use_bfloat16:
+        yield no_effect(f"{at}.use_bfloat16", "only a TPU computes in bfloat16")
+    for name in non_default_fields(config, FOR_CLUSTER):
+        yield no_effect(f"{at}.{name}", "it is for a cluster with parameter servers")
+    for name in ("freeze_variables", "update_trainable_variables"):
+        for index, pattern in enumerate(getattr(config, name)):
+            try:
+                re.compile(pattern)
+            except re.error as failure:
+                yield error(
+                    f"{at}.{name}[{index}]",
+                    f"{quoted(pattern)} is not a regular expression: {failure}",
+                    "variable names are matched with Python's re; escape special characters",
+                )
+
+
 def variables_to_train(
     train_config: train_pb2.TrainConfig, trainable: Sequence[tf.Variable]
 ) -> List[tf.Variable]:
@@ -49,8 +85,6 @@ def variables_to_train(
     Patterns are regular expressions, searched anywhere in the variable's name. A pattern that
     matches no variable is logged as a warning.
     """
-    # Numbers with which an update writes NaN although all gradients are finite.
-    check_ranges_or_raise(train_config, "train_config.")
     update, freeze = train_config.update_trainable_variables, train_config.freeze_variables
     for field, patterns in (("update_trainable_variables", update), ("freeze_variables", freeze)):
         for pattern in patterns:
@@ -64,7 +98,7 @@ def variables_to_train(
     ]
     if not chosen:
         raise ConfigError(
-            "train_config",
+            "train_config.freeze_variables",
             "update_trainable_variables and freeze_variables leave no variable to "
             f"train. update: {list(update)}, freeze: {list(freeze)}; trainable "
             f"variables: {[name_of(variable) for variable in trainable[:5]]}, …",

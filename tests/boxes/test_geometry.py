@@ -90,8 +90,3 @@ def test_frames():
     changed = geometry.change_frame(boxes, window)
     assert changed.numpy().tolist() == [[0, 0, 1, 1], [0.5, 0, 2, 0.5]]
     assert geometry.change_frame(boxes, tf.zeros([4])).numpy().tolist() == [[0] * 4] * 2
-
-
-def test_similarity_must_be_named():
-    with pytest.raises(ValueError, match=r"similarity_calculator: one of .*ioa_similarity"):
-        make("")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from google.protobuf import text_format
 from estimator_det.boxes import score_conversion
 from estimator_det.compat import tf
 from estimator_det.protos import post_processing_pb2
+from tests.faults import faults
 
 LOGITS = np.float32([[[-2.0, 0.5, 3.0], [0.0, -1.0, 1.0]]])
 
@@ -101,25 +103,28 @@ def test_function_approximations(functions, scores, wanted):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("logit_scale: 0", "logit_scale divides"),
-        ("calibration_config {}", "one of .* must be set"),
+        ("logit_scale: 0", "logit_scale: divides"),
+        ("calibration_config {}", "calibration_config: is empty"),
         ("calibration_config { temperature_scaling_calibration {} }", "above 0; given: 0"),
         ("calibration_config { function_approximation {} }", "at least one x_y_pair"),
         (
             """calibration_config { function_approximation { x_y_pairs {
             x_y_pair { x: 1 y: 1 } x_y_pair { x: 1 y: 2 } } } }""",
-            "x must increase from pair to pair; given: 1 after 1",
-        ),
-        (
-            """calibration_config { class_id_sigmoid_calibrations {
-            class_id_sigmoid_parameters_map { key: 3 value {} } } }""",
-            r"class ids \[3\] are not columns",
+            "is 1 after 1: x must increase",
         ),
     ],
 )
 def test_errors(text, message):
-    with pytest.raises(ValueError, match=message):
-        convert(text)
+    assert re.search(message, faults(post_processing_pb2.PostProcessing(), text))
+
+
+def test_calibrated_classes_have_a_column():
+    calibration = "class_id_sigmoid_calibrations { class_id_sigmoid_parameters_map { key: 3 } }"
+    config = post_processing_pb2.PostProcessing()
+    text_format.Parse(f"calibration_config {{ {calibration} }}", config)
+    (problem,) = score_conversion.check_class_ids(config, 3, "at")
+    assert problem.field.endswith("class_id_sigmoid_parameters_map[3]")
+    assert list(score_conversion.check_class_ids(config, 4, "at")) == []
 
 
 def test_few_ops_whatever_the_number_of_classes():

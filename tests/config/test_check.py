@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pathlib
 import re
-from typing import List
+from typing import Any, List
 
 import pytest
 
-from estimator_det.config.pipeline import (
-    Problem,
-    apply_overrides,
-    check,
-    merge_text,
-    parse_pipeline,
-)
+from estimator_det.config import paths, rules
+from estimator_det.config.pipeline import Problem, apply_overrides, merge_text, parse_pipeline
+from model_fn.checks import config_check  # registers the rules of all components
 
 SSD = """
 model { ssd {
@@ -49,13 +45,20 @@ model { faster_rcnn {
   num_classes: 2
   image_resizer { keep_aspect_ratio_resizer { } }
   feature_extractor { type: "faster_rcnn_resnet50" }
-  first_stage_anchor_generator { grid_anchor_generator { } }
+  first_stage_anchor_generator { grid_anchor_generator { scales: 1 aspect_ratios: 1 } }
   initial_crop_size: 14 maxpool_kernel_size: 2 maxpool_stride: 2
   second_stage_box_predictor { mask_rcnn_box_predictor { } }
 } }
 train_config { batch_size: 1 }
 """
 GOOD = parse_pipeline(SSD)
+
+
+def check(config: Any, *, check_files: bool = True) -> List[Problem]:
+    """Problems by the rules, and of files, errors first."""
+    assert config_check
+    found = [*rules.check(config), *(paths.check_paths(config) if check_files else ())]
+    return sorted(found, key=lambda problem: problem.severity != "error")
 
 
 def problems(*assignments: str, text: str = "") -> List[Problem]:
@@ -146,15 +149,17 @@ error | MANUAL.schedule=[{step: 0}] | do not increase from above 0
 error | COSINE.warmup_steps=101; COSINE.total_steps=100 | more than the total of 100 steps
 error | COSINE.warmup_learning_rate=1; COSINE.total_steps=100; COSINE.warmup_steps=10
  | is above the base rate
-error | LEVELS.max_level=6; FPN={min_level: 3 max_level: 7} | 3 to 6, but | LEVELS
+error | LEVELS={max_level: 6 aspect_ratios: 1}; FPN={min_level: 3 max_level: 7}; PYRAMID
+ | 3 to 6, but | LEVELS
 warning | COSINE.total_steps=99; COSINE.warmup_steps=9 | the learning rate is 0 from step 99 on
 warning | COSINE.total_steps=101; COSINE.warmup_steps=9 | ends at step 101, but training stops
-warning | COSINE.warmup_steps=100; COSINE.total_steps=100 | within the 100 steps of warm-up
+error | COSINE.warmup_steps=9; COSINE.hold_base_rate_steps=91; COSINE.total_steps=100
+ | must exceed warmup_steps (9) | COSINE.total_steps
 warning | MANUAL.schedule=[{step: 10}, {step: 100}, {step: 300}] | [100, 300] are never reached
 warning | STAIRS={initial_learning_rate: 0.5 decay_steps: 101} | the rate stays 0.5
  | STAIRS.decay_steps
 warning | STAIRS.burnin_steps=100; STAIRS.decay_steps=9 | within the 100 steps of warm-up
-warning | train_config.num_steps=0; COSINE={total_steps: 9 warmup_steps: 9} | never ends
+warning | train_config.num_steps=0; COSINE={total_steps: 9 warmup_steps: 8} | never ends
 warning | train_config.num_steps=0; MANUAL.schedule=[{step: 10}] | never ends
 warning | train_config.num_steps=0; STAIRS={decay_steps: 9 burnin_steps: 9} | never ends
 warning | train_config.fine_tune_checkpoint=m.ckpt | 'classification' is used
@@ -174,7 +179,8 @@ warning | model.ssd.post_processing=null | raw logits | model.ssd.post_processin
 warning | ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.95]
  | has 9 values for 6 layers: 0.8, 0.95 at its end have no effect
 warning
- | ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]; ANCHORS.interpolated_scale_aspect_ratio=0
+ | ANCHORS.scales=[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7];
+ ANCHORS.interpolated_scale_aspect_ratio=0; ANCHORS.aspect_ratios=1
  | 7 values for 6 layers: 0.7 at its end
 warning | model.ssd.image_resizer.identity_resizer={} | different sizes | train_config.batch_size
 warning | STEPS=[{mosaic { stop_at_step: 4000000 }}] | has no effect: training ends at step
@@ -206,7 +212,7 @@ MANUAL.schedule=[{step: 10}, {step: 99}]
 COSINE={total_steps: 100 warmup_steps: 10}
 STAIRS={decay_steps: 100 burnin_steps: 99}
 STAIRS={decay_steps: 101 staircase: false}
-FPN={min_level: 3 max_level: 7}; LEVELS={}
+FPN={min_level: 3 max_level: 7}; LEVELS={aspect_ratios: 1}; PYRAMID
 """
 ABBREVIATIONS = {
     "ADDITIONAL": "eval_input_reader[0].num_additional_channels",
@@ -217,6 +223,7 @@ ABBREVIATIONS = {
     "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",
     "MANUAL": "RATE.manual_step_learning_rate",
     "METRICS": "eval_config.metrics_set",
+    "PYRAMID": "model.ssd.feature_extractor.type=ssd_mobilenet_v1_fpn",
     "SKIP": "eval_config.skip_predictions_for_unlabeled_class",
     "RATE": "train_config.optimizer.momentum_optimizer.learning_rate",
     "STAIRS": "RATE.exponential_decay_learning_rate",

@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.config import pipeline
-from estimator_det.config.check_model import score_threshold_field
 from estimator_det.config.derived_models import final_scores, with_static_shapes
+from estimator_det.config.facts import score_threshold_field
 from estimator_det.protos import model_pb2
 
 

@@ -20,22 +20,21 @@ from google.protobuf import message_factory, text_format
 import inputs
 from benchmarks.speed import components
 from estimator_det.compat import tf
-from estimator_det.config import check, check_model, field_rules, pipeline
+from estimator_det.config import facts, pipeline, rules
 from estimator_det.config.field_rules import rule_of
-from estimator_det.config.registry import Registry
+from estimator_det.config.registry import CHOOSERS, Registry
 from estimator_det.config.text import ConfigError, is_map, is_repeated
 from estimator_det.detectors import base as detectors
 from estimator_det.detectors import make_detector
 from estimator_det.programs import console, demo
-from estimator_det.protos import input_reader_pb2, pipeline_pb2, preprocessor_pb2
+from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs import augment
 from inputs.datasets import shapes
-from inputs.decoding.decoder import make_decoder
 from inputs.sample import Sample
-from model_fn.checks import config_check, names
+from model_fn.checks import config_check
 from model_fn.evaluation.metrics import base as metrics
 from model_fn.runs import runner
-from model_fn.training import optimizers
+from model_fn.training import optimizers, train_op
 from tests import small_extractor
 from tests.conftest import ROOT
 from tests.detectors import configs as single_shot
@@ -43,10 +42,10 @@ from tests.detectors.two_stage import configs as two_stage
 
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
 PRODUCT = tuple(f"{ROOT / room}/" for room in ("estimator_det", "inputs", "model_fn"))
-CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "_use", "_check_numbers")
+CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "check_use", "_check_numbers")
 # Fields that clusters and TPUs alone read, and one that must agree with number_of_stages.
 ELSEWHERE = {
-    *(f"TrainConfig.{name}" for name in (*check.FOR_CLUSTER, "use_bfloat16")),
+    *(f"TrainConfig.{name}" for name in (*train_op.FOR_CLUSTER, "use_bfloat16")),
     "EvalConfig.num_examples",
     "MaskRCNNBoxPredictor.predict_instance_masks",
 }
@@ -90,8 +89,10 @@ def inner_message(field: Any) -> Any:
 
 def refused_by_registry(found: Field) -> bool:
     group = found.descriptor.containing_oneof
-    holder = found.path[-1].name if found.path else ""
-    registry = names.CHOICES_OF_FIELDS.get(holder, names.CHOICES.get(group.name)) if group else None
+    if group is None:
+        return False
+    holder = CHOOSERS.get(local_name(found.path[-1])) if found.path else None
+    registry = holder or CHOOSERS.get(local_name(group))
     return registry is not None and found.descriptor.name not in (*registry, "custom")
 
 
@@ -105,8 +106,8 @@ def reachable() -> Iterator[Field]:
     todo: List[Tuple[Tuple[Any, ...], Any]] = [((), CONFIG.DESCRIPTOR)]
     while todo:
         path, message = todo.pop(0)
-        holder = path[-1].name if path else ""
-        key = message.full_name, holder if holder in names.CHOICES_OF_FIELDS else ""
+        holder = local_name(path[-1]) if path else ""
+        key = message.full_name, holder if holder in CHOOSERS else ""
         if key in seen:
             continue
         seen.add(key)
@@ -216,7 +217,7 @@ def build_part(config: Any, field: Field) -> None:
     if field.is_below("model"):
         make_detector(config.model, is_training=False)
         make_detector(config.model, is_training=True)
-        check_model.context_shape(config.model)
+        facts.context_shape(config.model)
     elif field.is_below("train_config", "optimizer"):
         optimizer = config.train_config.optimizer
         rate = getattr(optimizer, optimizer.WhichOneof("optimizer")).learning_rate
@@ -288,7 +289,7 @@ def fields_read(tmp_path_factory: pytest.TempPathFactory) -> Set[str]:
             small_extractor.use(small, 4, 16)
             train_and_evaluate(run, folder)
         # A box coder is built beside the box predictor of another one.
-        patch.setattr(detectors, "check_detector", lambda model: [])
+        patch.setattr(detectors, "check", lambda config: [])
         for field in map(FIELDS.__getitem__, WORKING):
             if field.name in reads and not field.is_below("model"):
                 continue  # readers take long
@@ -361,10 +362,12 @@ def test_a_value_that_equals_the_default_is_not_reported():
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
     config.train_config.sync_replicas = False
     config.train_input_reader.load_track_id = False
-    assert not list(field_rules.check_fields(config))
+    assert not [p for p in rules.check(config) if "effect" in p.message]
 
 
-def test_components_refuse_what_they_do_not_support():
-    reader = input_reader_pb2.InputReader(load_track_id=True)
-    with pytest.raises(ConfigError, match=r"^input_reader\.load_track_id is not supported yet"):
-        make_decoder(reader)
+def test_an_input_refuses_what_no_run_supports():
+    config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
+    config.train_input_reader.load_track_id = True
+    refusal = r"train_input_reader\.load_track_id: is not supported yet"
+    with pytest.raises(ConfigError, match=refusal):
+        inputs.create_train_input_fn(config, lambda images: images)

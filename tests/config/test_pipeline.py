@@ -12,13 +12,13 @@ import estimator_det
 from estimator_det.config.pipeline import (
     ConfigError,
     Problem,
-    check,
     format_pipeline,
     parse_pipeline,
     read_pipeline,
     save_pipeline,
 )
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
+from tests.config.test_check import check
 
 TEXT = """
 # A comment.

@@ -1,19 +1,12 @@
 from __future__ import annotations
 
-import re
 from typing import Any, Iterator, List, Set, Tuple
 
 import pytest
 
-from estimator_det.config.field_rules import (
-    check_ranges,
-    check_ranges_or_raise,
-    range_of,
-    rule_of,
-)
-from estimator_det.config.pipeline import ConfigError, apply_overrides
+from estimator_det.config.field_rules import range_of, rule_of
 from estimator_det.protos import center_net_pb2, pipeline_pb2
-from tests.config.test_check import GOOD, problems
+from tests.config.test_check import problems
 
 SSD = "model.ssd"
 ANCHORS = f"{SSD}.anchor_generator.ssd_anchor_generator"
@@ -64,8 +57,6 @@ def test_absurd_numbers_are_refused_by_field(assignment, allowed):
     found = [problem for problem in problems(assignment) if problem.severity == "error"]
     matching = [problem for problem in found if problem.field.startswith(field)]
     assert allowed in matching[0].message, found
-    with pytest.raises(ConfigError, match=rf"^{re.escape(field)}.* is "):
-        check_ranges_or_raise(apply_overrides(GOOD, [assignment]))
 
 
 def test_the_entry_of_a_list_and_the_value_are_named():
@@ -110,8 +101,6 @@ def test_limits_are_whole_and_in_order():
 
 
 def test_real_numbers_are_allowed():
-    assert list(check_ranges(GOOD)) == []
-    check_ranges_or_raise(GOOD)
     for assignment in (
         "train_input_reader.shuffle_buffer_size=9000000",
         f"{SSD}.num_classes=21841",
@@ -120,4 +109,4 @@ def test_real_numbers_are_allowed():
         f"{ANCHORS}.interpolated_scale_aspect_ratio=0",
         "train_input_reader.num_prefetch_batches=-1",
     ):
-        check_ranges_or_raise(apply_overrides(GOOD, [assignment]))
+        assert not [each for each in problems(assignment) if "allowed are" in each.message]

@@ -9,8 +9,9 @@ import pytest
 
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
-from estimator_det.config.check import without_placeholders
+from estimator_det.config.paths import without_placeholders
 from estimator_det.config.tpu_model_rules import Target
+from tests.config.test_check import check
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
 FIT = (
@@ -114,7 +115,7 @@ def _findings(config: pipeline.Config, target: Target = TARGET) -> List[Tuple[st
 def test_fit_configurations_pass_clean(name):
     fit = _with_bucket(name)
     assert _findings(fit) == []
-    problems = pipeline.check(fit, check_files=False)
+    problems = check(fit, check_files=False)
     assert [problem.field for problem in problems] == ["train_config.use_bfloat16"]  # off a TPU
 
 

@@ -7,6 +7,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import equalization, loss_weights
 from estimator_det.protos import losses_pb2
+from tests.faults import faults
 
 # Image 0: one positive and a half of 4; image 1: no positive.
 FOREGROUND = [[1.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
@@ -68,5 +69,5 @@ def test_equalization():
         assert session.run(total) == pytest.approx(0.5 * (2 / 3 + logs.var()), rel=1e-5)
         with pytest.raises(ValueError, match="cover every kernel"):
             penalty("weight: 1 exclude_prefixes: ['weights', 'depth']")
-    with pytest.raises(ValueError, match="weight must be above 0; given: -1"):
-        penalty("weight: -1")
+    text = "equalization_loss { weight: -1 }"
+    assert "weight: is -1; allowed are 0 to" in faults(losses_pb2.Loss(), text)

@@ -11,9 +11,11 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import tf
+from estimator_det.config import facts
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
-from tests.inputs.examples import pipeline
+from tests.inputs import examples
 from tests.inputs.test_pipeline import AUGMENTED, preprocess_of
 
 
@@ -29,6 +31,14 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
     monkeypatch.setattr(input_pipeline, "_batches", gather)
     return calls
+
+
+def pipeline(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
+    """A configuration whose readers have a path, which nothing reads."""
+    config = examples.pipeline(text)
+    for _, reader in facts.readers(config):
+        reader.tf_record_input_reader.input_path.append("x")
+    return config
 
 
 def test_settings_of_training(asked):
@@ -49,7 +59,8 @@ def test_settings_of_training(asked):
     config = pipeline(
         """train_config { retain_original_images: true merge_multiple_label_boxes: true
         use_multiclass_scores: true max_number_of_boxes: 9 }
-        train_input_reader { num_epochs: 7 sample_1_of_n_examples: 5 drop_remainder: false }"""
+        train_input_reader { load_multiclass_scores: true num_epochs: 7
+        sample_1_of_n_examples: 5 drop_remainder: false }"""
     )
     config.train_input_reader.ClearField("max_number_of_boxes")
     inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()

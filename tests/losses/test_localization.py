@@ -102,8 +102,3 @@ def test_finite_and_without_gradient_where_nothing_counts(kind):
     assert np.isfinite(got).all() and np.isfinite(gradient).all()
     assert not got[1].numpy().any() and got[0, 0] == 0.0
     assert not gradient[1].any() and not gradient[0, 0].any()
-
-
-def test_nothing_set():
-    with pytest.raises(ValueError, match=r"one of \['l1_localization_loss'"):
-        make("")

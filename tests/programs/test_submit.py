@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from estimator_det.config import pipeline, problem
-from estimator_det.config.check import CHECKPOINT_FIELD
+from estimator_det.config.paths import CHECKPOINT_FIELD
 from estimator_det.programs import cli
 from estimator_det.programs.cloud import preparation, storage
 from tests.cloud.some_job import LONE

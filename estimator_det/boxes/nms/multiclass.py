@@ -7,14 +7,15 @@ classes, or C), N detections returned.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, NamedTuple, Optional
+from typing import Dict, Iterator, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.nms.coded_boxes import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
+from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.protos import post_processing_pb2
 
 
@@ -30,6 +31,24 @@ class NmsResult(NamedTuple):
     anchor_indices: tf.Tensor  # int32 [B, N]
 
 
+@rules(post_processing_pb2.BatchNonMaxSuppression)
+def _check_nms(config: post_processing_pb2.BatchNonMaxSuppression, at: str) -> Iterator[Problem]:
+    if config.max_detections_per_class > config.max_total_detections:
+        yield error(
+            f"{at}.max_detections_per_class",
+            f"is {config.max_detections_per_class}, above max_total_detections, which is "
+            f"{config.max_total_detections}",
+            "raise the latter or lower the former",
+        )
+    if config.max_classes_per_detection != 1:
+        yield error(
+            f"{at}.max_classes_per_detection",
+            f"is {config.max_classes_per_detection}, which is not supported yet: a detection has "
+            "one class",
+            "Set it to 1",
+        )
+
+
 def make_nms_options(config: post_processing_pb2.BatchNonMaxSuppression) -> NmsOptions:
     """Builds options from a `BatchNonMaxSuppression` proto.
 
@@ -38,20 +57,6 @@ def make_nms_options(config: post_processing_pb2.BatchNonMaxSuppression) -> NmsO
     results have static shapes. `static_kernel` uses only ops that TPU and XLA can run.
     `use_hard_nms` overrides `soft_nms_sigma`.
     """
-    if config.max_detections_per_class > config.max_total_detections:
-        raise ConfigError(
-            "batch_non_max_suppression",
-            f"max_detections_per_class ({config.max_detections_per_class}) must not "
-            f"exceed max_total_detections ({config.max_total_detections})",
-            "raise the latter or lower the former",
-        )
-    if config.max_classes_per_detection != 1:
-        raise ConfigError(
-            "batch_non_max_suppression",
-            f"max_classes_per_detection is {config.max_classes_per_detection}, which "
-            "is not supported yet: a detection has one class",
-            "Set it to 1",
-        )
     return NmsOptions(
         score_threshold=config.score_threshold,
         iou_threshold=config.iou_threshold,

@@ -8,21 +8,25 @@ convolution before the first stage's head has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
+from estimator_det.boxes.score_conversion import check_class_ids
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error, warning
+from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
-    BatchDetections,
     Context,
+    Detections,
     Groundtruth,
     ImageFrame,
     Losses,
     Postprocessing,
     boxes_to_pixels,
+    check_num_classes,
+    check_parts,
 )
 from estimator_det.detectors.two_stage import masks, proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
@@ -39,7 +43,11 @@ from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.context_attention import AttentionContext
 from estimator_det.nets.object_paths import layer_scopes, variable_paths
 from estimator_det.nets.quantization import Quantization
-from estimator_det.protos import faster_rcnn_pb2
+from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2
+
+_FIRST_STAGE_PARTS = ("image_resizer", "feature_extractor", "first_stage_anchor_generator")
+# Cropping from the feature map; R-FCN crops inside its predictor instead.
+_CROP_PARTS = ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride")
 
 
 class TwoStagePredictions(NamedTuple):
@@ -149,7 +157,7 @@ class FasterRcnnDetector:
         self,
         predictions: TwoStagePredictions,
         groundtruth: Groundtruth,
-        detections: Optional[BatchDetections] = None,
+        detections: Optional[Detections] = None,
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment."""
         inputs = predictions.inputs
@@ -177,7 +185,7 @@ class FasterRcnnDetector:
 
     def postprocess(
         self, predictions: TwoStagePredictions, true_shapes: Optional[tf.Tensor] = None
-    ) -> BatchDetections:
+    ) -> Detections:
         """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
         Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` are
@@ -225,15 +233,11 @@ class FasterRcnnDetector:
         return variable_paths(names, paths)
 
     def with_quantization(self, quantization: Quantization) -> FasterRcnnDetector:
-        raise ConfigError(
-            "graph_rewriter.quantization",
-            "is not supported yet in faster_rcnn models, only in ssd",
-            "remove graph_rewriter (--set graph_rewriter=null)",
-        )
+        raise NotImplementedError("no two-stage detector simulates quantization")
 
     def _with_final_crops(
-        self, predictions: TwoStagePredictions, detections: BatchDetections, frame: ImageFrame
-    ) -> BatchDetections:
+        self, predictions: TwoStagePredictions, detections: Detections, frame: ImageFrame
+    ) -> Detections:
         """Runs the second stage again on detections, for their masks and features.
 
         Crops are at the detections' positions in the padded image. The reference crops as if the
@@ -261,9 +265,9 @@ class FasterRcnnDetector:
         return detections._replace(masks=tf.sigmoid(logits), mask_output=output)
 
 
-def _proposals_as_detections(survivors: proposals.Proposals, frame: ImageFrame) -> BatchDetections:
+def _proposals_as_detections(survivors: proposals.Proposals, frame: ImageFrame) -> Detections:
     """Converts proposals to detections of class 0, for a first stage only."""
-    return BatchDetections(
+    return Detections(
         boxes=frame.normalize_to_real_image(survivors.regions.boxes),
         scores=survivors.scores,
         classes=tf.zeros_like(survivors.scores),
@@ -282,9 +286,63 @@ def _with_raw_boxes(predictions: TwoStagePredictions, frame: ImageFrame) -> TwoS
     )
 
 
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_faster_rcnn(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    yield from check_num_classes(config, at)
+    yield from check_parts(config, at, _FIRST_STAGE_PARTS)
+    if config.number_of_stages > 1:
+        yield from check_parts(config, at, ("second_stage_box_predictor",))
+        if not config.second_stage_box_predictor.HasField("rfcn_box_predictor"):
+            yield from check_parts(config, at, _CROP_PARTS)
+    crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
+    for field in ("output_final_box_features", "output_final_box_rpn_features"):
+        if getattr(config, field) and (config.number_of_stages == 1 or not crops):
+            yield error(
+                f"{at}.{field}",
+                "needs 2 or 3 stages and a mask_rcnn_box_predictor, which crops features of boxes",
+                "set it to false",
+            )
+    if config.return_raw_detections_during_predict and config.number_of_stages == 1:
+        field = f"{at}.return_raw_detections_during_predict"
+        yield error(field, "needs 2 or 3 stages", "set it to false")
+    columns, post_processing = config.num_classes + 1, config.second_stage_post_processing
+    yield from check_class_ids(post_processing, columns, f"{at}.second_stage_post_processing")
+
+
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_masks(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    predictor = config.second_stage_box_predictor.mask_rcnn_box_predictor
+    head = f"{at}.second_stage_box_predictor.mask_rcnn_box_predictor"
+    where = f"{head}.predict_instance_masks"
+    if config.number_of_stages == 3 and not predictor.predict_instance_masks:
+        yield error(where, "is false, and a third stage predicts masks", "set it, or use 2 stages")
+    elif config.number_of_stages == 3 and not predictor.HasField("conv_hyperparams"):
+        yield error(
+            f"{head}.conv_hyperparams",
+            "is missing, and predict_instance_masks needs it for the layers of the mask head",
+            f"--set {head}.conv_hyperparams.initializer.truncated_normal_initializer.stddev=0.01",
+        )
+    if config.number_of_stages < 3 and predictor.predict_instance_masks:
+        yield warning(
+            where,
+            "has no effect: masks need a third stage",
+            "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
+        )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_quantization(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    if config.model.HasField("faster_rcnn") and config.graph_rewriter.HasField("quantization"):
+        yield error(
+            "graph_rewriter.quantization",
+            "is not supported yet in faster_rcnn models, only in ssd",
+            "remove graph_rewriter (--set graph_rewriter=null)",
+        )
+
+
 @PREPROCESSORS.register("faster_rcnn")
 def make_faster_rcnn_preprocessor(config: faster_rcnn_pb2.FasterRcnn) -> Preprocessor:
-    """Builds the preprocessing of a `FasterRcnn` message; ConfigError if a part is unknown."""
+    """Builds the preprocessing of a `FasterRcnn` message."""
     normalize = EXTRACTORS.get(config.feature_extractor.type).normalize
     return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
 
@@ -292,7 +350,6 @@ def make_faster_rcnn_preprocessor(config: faster_rcnn_pb2.FasterRcnn) -> Preproc
 @DETECTORS.register("faster_rcnn")
 def make_faster_rcnn(config: faster_rcnn_pb2.FasterRcnn, is_training: bool) -> FasterRcnnDetector:
     """Builds the detector of a `FasterRcnn` message, but no graph."""
-    _check_model(config)
     extractor = make_extractor(config.feature_extractor, is_training)
     has_regions = config.number_of_stages > 1
     return FasterRcnnDetector(
@@ -323,21 +380,3 @@ def _make_second_stage(
         if config.number_of_stages == 3
         else None,
     )
-
-
-def _check_model(config: faster_rcnn_pb2.FasterRcnn) -> None:
-    """Raises ConfigError for options that are not supported or contradict each other."""
-    crops = config.second_stage_box_predictor.HasField("mask_rcnn_box_predictor")
-    for field in ("output_final_box_features", "output_final_box_rpn_features"):
-        if getattr(config, field) and (config.number_of_stages == 1 or not crops):
-            raise ConfigError(
-                f"faster_rcnn.{field}",
-                "needs 2 or 3 stages and a mask_rcnn_box_predictor, which crops features of boxes",
-                "set it to false",
-            )
-    if config.return_raw_detections_during_predict and config.number_of_stages == 1:
-        raise ConfigError(
-            "faster_rcnn.return_raw_detections_during_predict",
-            "needs 2 or 3 stages",
-            "set it to false",
-        )

@@ -8,7 +8,7 @@ are in pixels of the padded image that enters the network.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import (
@@ -207,18 +208,22 @@ class RpnLoss:
         )
 
 
-def make_proposal_network(
-    config: faster_rcnn_pb2.FasterRcnn, is_training: bool, tf2_line: bool = False
-) -> ProposalNetwork:
-    """Builds the first stage of a `FasterRcnn` message, or raises ConfigError."""
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_anchors(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
     kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
     if kind is not None and kind not in ANCHORS_IN_PIXELS:
-        raise ConfigError(
-            f"faster_rcnn.first_stage_anchor_generator.{kind}",
+        yield error(
+            f"{at}.first_stage_anchor_generator.{kind}",
             "generates anchors in fractions of the image, but the first stage needs anchors in "
             "pixels",
             f"use one of {list(ANCHORS_IN_PIXELS)}",
         )
+
+
+def make_proposal_network(
+    config: faster_rcnn_pb2.FasterRcnn, is_training: bool, tf2_line: bool = False
+) -> ProposalNetwork:
+    """Builds the first stage of a `FasterRcnn` message."""
     return ProposalNetwork(
         head=ProposalHead(
             conv_scope=make_arg_scope(

@@ -8,21 +8,22 @@ image that enters the network unless an argument says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, NamedTuple, Optional, Protocol, Sequence
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
-from estimator_det.boxes.nms.coded_boxes import CodedBoxes
 from estimator_det.boxes.nms.multiclass import make_nms_options
+from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
-    BatchDetections,
+    Detections,
     Groundtruth,
     ImageFrame,
     Losses,
@@ -37,7 +38,7 @@ from estimator_det.detectors.two_stage.proposals import (
     Sampling,
     make_weighted_losses,
 )
-from estimator_det.extractors.two_stage.recipe import RecipeExtractor
+from estimator_det.extractors.two_stage.recipe import EXTRACTORS, RecipeExtractor
 from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
@@ -56,7 +57,9 @@ from estimator_det.protos import box_predictor_pb2, faster_rcnn_pb2, post_proces
 REGION_LOCALIZATION = "Loss/BoxClassifierLoss/localization_loss"
 REGION_CLASSIFICATION = "Loss/BoxClassifierLoss/classification_loss"
 
-REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry("second-stage box predictor")
+REGION_STAGES: Registry[Callable[..., RegionStage]] = Registry(
+    "second-stage box predictor", chosen_by="FasterRcnn.second_stage_box_predictor"
+)
 
 
 class RegionOutput(NamedTuple):
@@ -150,19 +153,7 @@ def make_crop_stage(
     extractor: RecipeExtractor,
     is_training: bool,
 ) -> CropStage:
-    """Builds the second stage with a `MaskRCNNBoxPredictor` message, or raises ConfigError."""
-    # All three have to be set: their default is 0, which R-FCN may have.
-    for field in ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride"):
-        if getattr(model, field) < 1:
-            raise ConfigError(
-                f"faster_rcnn.{field}", f"must be 1 or more; given: {getattr(model, field)}"
-            )
-    if model.maxpool_kernel_size > model.initial_crop_size:
-        raise ConfigError(
-            "faster_rcnn.maxpool_kernel_size",
-            f"must not be above initial_crop_size, {model.initial_crop_size}; "
-            f"given: {model.maxpool_kernel_size}",
-        )
+    """Builds the second stage with a `MaskRCNNBoxPredictor` message."""
     return CropStage(
         extractor=extractor,
         head=make_region_box_head(
@@ -208,12 +199,6 @@ def make_rfcn_stage(
     is_training: bool,
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
-    if extractor.recipe.is_tf2_line:
-        raise ConfigError(
-            "faster_rcnn.second_stage_box_predictor.rfcn_box_predictor",
-            "is not supported by networks of the TF2 line",
-            "use mask_rcnn_box_predictor",
-        )
     head = RfcnHead(
         num_classes=model.num_classes,
         conv_scope=make_arg_scope(config.conv_hyperparams, is_training),
@@ -225,19 +210,54 @@ def make_rfcn_stage(
     return RfcnStage(extractor, head)
 
 
-def make_region_stage(
-    model: faster_rcnn_pb2.FasterRcnn, extractor: RecipeExtractor, is_training: bool
-) -> RegionStage:
-    """Builds the second stage of a `FasterRcnn` message, or raises ConfigError."""
-    predictor = model.second_stage_box_predictor
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_second_stage(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    predictor = config.second_stage_box_predictor
     kind = predictor.WhichOneof("box_predictor_oneof")
-    if kind in REGION_STAGES and getattr(predictor, kind).box_code_size != BOX_CODER.code_size:
-        raise ConfigError(
-            f"faster_rcnn.second_stage_box_predictor.{kind}.box_code_size",
-            f"must be {BOX_CODER.code_size}; given: {getattr(predictor, kind).box_code_size}",
+    if config.number_of_stages == 1 or kind not in REGION_STAGES:
+        return
+    size = getattr(predictor, kind).box_code_size
+    if size != BOX_CODER.code_size:
+        yield error(
+            f"{at}.second_stage_box_predictor.{kind}.box_code_size",
+            f"must be {BOX_CODER.code_size}; given: {size}",
+            f"set it to {BOX_CODER.code_size}",
         )
+    network = config.feature_extractor.type
+    is_tf2_line = network in EXTRACTORS and EXTRACTORS.get(network).is_tf2_line
+    if kind == "rfcn_box_predictor" and is_tf2_line:
+        yield error(
+            f"{at}.second_stage_box_predictor.rfcn_box_predictor",
+            "is not supported by networks of the TF2 line",
+            "use mask_rcnn_box_predictor",
+        )
+    if kind == "mask_rcnn_box_predictor":
+        # Their default is 0, which R-FCN may have.
+        for field in ("initial_crop_size", "maxpool_kernel_size", "maxpool_stride"):
+            if config.HasField(field) and not getattr(config, field):
+                yield error(f"{at}.{field}", "must be 1 or more; given: 0", "set it")
+        if config.maxpool_kernel_size > config.initial_crop_size > 0:
+            yield error(
+                f"{at}.maxpool_kernel_size",
+                f"must not be above initial_crop_size, {config.initial_crop_size}; "
+                f"given: {config.maxpool_kernel_size}",
+                "lower it",
+            )
+    if config.second_stage_batch_size > config.first_stage_max_proposals and not config.HasField(
+        "hard_example_miner"
+    ):
+        yield error(
+            f"{at}.second_stage_batch_size",
+            f"must not be above first_stage_max_proposals, {config.first_stage_max_proposals}; "
+            f"given: {config.second_stage_batch_size}",
+            "Lower the former or raise the latter",
+        )
+
+
+def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool) -> RegionStage:
+    """Builds the second stage of a `FasterRcnn` message."""
     return REGION_STAGES.make_chosen(
-        predictor, "faster_rcnn.second_stage_box_predictor", model, extractor, is_training
+        model.second_stage_box_predictor, model, extractor, is_training
     )
 
 
@@ -307,15 +327,8 @@ class RegionSampler:
 
 
 def make_region_sampler(config: faster_rcnn_pb2.FasterRcnn) -> RegionSampler:
-    """Builds the sampler of a `FasterRcnn` message, or raises ConfigError."""
-    batch_size, max_proposals = config.second_stage_batch_size, config.first_stage_max_proposals
-    if batch_size > max_proposals:
-        raise ConfigError(
-            "faster_rcnn.second_stage_batch_size",
-            f"must not be above first_stage_max_proposals, {max_proposals}; given: {batch_size}",
-            "Lower the former or raise the latter",
-        )
-    sampling = Sampling(batch_size, config.second_stage_balance_fraction)
+    """Builds the sampler of a `FasterRcnn` message."""
+    sampling = Sampling(config.second_stage_batch_size, config.second_stage_balance_fraction)
     return RegionSampler(make_region_assigner(config), sampling)
 
 
@@ -404,7 +417,7 @@ def detect_in_regions(
     output: RegionOutput,
     frame: ImageFrame,
     mask_logits: Optional[tf.Tensor] = None,
-) -> BatchDetections:
+) -> Detections:
     """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
     Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, ClassVar, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
+from estimator_det.config.rules import rules
 from estimator_det.config.text import ConfigError
 from estimator_det.extractors.base import (
     OVERRIDE,
@@ -42,6 +44,7 @@ EXTRACTORS: Registry[Recipe] = Registry(
         TF2_LINE,
     ),
     tpu="use ssd_mobilenet_v1 or another feature extractor made for TPU",
+    chosen_by="SsdFeatureExtractor.type",
 )
 
 # Fields that only some types have; they must not be set for the others.
@@ -147,7 +150,7 @@ def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
     def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
         if options.num_layers is not None and options.num_layers > len(maps):
             raise ConfigError(
-                "feature_extractor.num_layers",
+                "model.ssd.feature_extractor.num_layers",
                 f"must be at most {len(maps)}, the number of feature maps; given: "
                 f"{options.num_layers}",
             )
@@ -178,7 +181,7 @@ def fpn_pyramid(
         levels = options.fpn
         if not FINEST_FPN_LEVEL <= levels.min_level <= top:
             raise ConfigError(
-                "feature_extractor.fpn.min_level",
+                "model.ssd.feature_extractor.fpn.min_level",
                 f"must be {FINEST_FPN_LEVEL} to {top}, the levels of the backbone; given: "
                 f"{levels.min_level}",
             )
@@ -230,7 +233,7 @@ class RecipeExtractor:
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
-        images = check_image_size(inputs, recipe.min_size, is_exact=recipe.is_size_exact)
+        images = check_image_size(inputs, recipe.min_size, "ssd", is_exact=recipe.is_size_exact)
         images = pad_to_multiple(images, options.pad_to_multiple)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
         with scope:
@@ -253,7 +256,6 @@ def _make_options(
     recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor, is_training: bool
 ) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
-    _check_fields(config.type, recipe, config)
     effective_config = recipe.effective_fields(config)
     scope = backbone_scope = no_scope
     if "conv_hyperparams" not in recipe.ignores:
@@ -285,51 +287,58 @@ def _make_options(
 
 
 def _fpn_levels(recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor) -> FpnLevels:
-    fpn, fixed = config.fpn, recipe.fixed_levels
-    levels = FpnLevels(fpn.min_level, fpn.max_level, fpn.additional_layer_depth)
-    if levels.max_level < levels.min_level:
-        raise ConfigError(
-            "feature_extractor.fpn",
-            f"max_level must not be below min_level; given: {levels.max_level} and "
-            f"{levels.min_level}",
-        )
-    if fixed is None:
-        return levels
-    if not config.HasField("fpn"):
-        return fixed
-    if levels[:2] != fixed[:2]:
-        raise ConfigError(
-            "feature_extractor.fpn",
-            f"{config.type} has min_level {fixed.min_level} and max_level {fixed.max_level}; "
-            f"given: {levels.min_level} and {levels.max_level}",
-        )
-    return levels
+    if recipe.fixed_levels is not None and not config.HasField("fpn"):
+        return recipe.fixed_levels
+    return FpnLevels(config.fpn.min_level, config.fpn.max_level, config.fpn.additional_layer_depth)
 
 
-def _check_fields(name: str, recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor) -> None:
+@rules(ssd_pb2.SsdFeatureExtractor)
+def _check_extractor(config: ssd_pb2.SsdFeatureExtractor, at: str) -> Iterator[Problem]:
+    if config.type not in EXTRACTORS:
+        return
+    recipe = EXTRACTORS.get(config.type)
+    yield from recipe.check(config, at)
+    yield from _check_levels(recipe, config, at)
     if recipe.needs_override and not getattr(config, OVERRIDE):
-        raise ConfigError(
-            f"feature_extractor.{OVERRIDE}",
-            f"must be true for {name}, because all layers of its network use conv_hyperparams",
+        yield error(
+            f"{at}.{OVERRIDE}",
+            f"must be true for {config.type}, because all layers of its network use "
+            "conv_hyperparams",
             "Set it to true",
         )
     for field in SPECIAL_FIELDS:
         # An explicit `false` is accepted.
         if field not in recipe.takes and config.HasField(field) and getattr(config, field):
-            raise ConfigError(
-                f"feature_extractor.{field}",
-                f"is not supported by {name}",
-                "remove it"
-                + (f". Fields that it supports: {list(recipe.takes)}" if recipe.takes else ""),
-            )
+            others = f". Fields that it supports: {list(recipe.takes)}" if recipe.takes else ""
+            yield error(f"{at}.{field}", f"is not supported by {config.type}", f"remove it{others}")
     for field in recipe.refuses:
         default = config.DESCRIPTOR.fields_by_name[field].default_value
         if getattr(config, field) != default:
-            raise ConfigError(
-                f"feature_extractor.{field}",
-                f"must be {default} for {name}; given: {getattr(config, field)}",
+            yield error(
+                f"{at}.{field}",
+                f"must be {default} for {config.type}; given: {getattr(config, field)}",
                 "Remove it",
             )
+
+
+def _check_levels(
+    recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor, at: str
+) -> Iterator[Problem]:
+    fixed, levels = recipe.fixed_levels, (config.fpn.min_level, config.fpn.max_level)
+    if levels[1] < levels[0]:
+        yield error(
+            f"{at}.fpn.max_level",
+            f"must not be below min_level; given: {levels[1]} and {levels[0]}",
+            "raise it",
+        )
+    elif fixed is not None and config.HasField("fpn") and levels != fixed[:2]:
+        yield error(
+            f"{at}.fpn.min_level",
+            f"is {levels[0]}, and max_level is {levels[1]}: {config.type} has levels "
+            f"{fixed.min_level} to {fixed.max_level}",
+            f"--set {at}.fpn.min_level={fixed.min_level} "
+            f"--set {at}.fpn.max_level={fixed.max_level}",
+        )
 
 
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Iterator, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.config.rules import rules
 from estimator_det.extractors.base import (
     OVERRIDE,
     RecipeRules,
@@ -56,6 +57,7 @@ LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 EXTRACTORS: Registry[Recipe] = Registry(
     "Faster R-CNN feature extractor",
     tpu="use faster_rcnn_resnet50, whose layers all run on TPU",
+    chosen_by="FasterRcnnFeatureExtractor.type",
 )
 
 
@@ -140,7 +142,7 @@ class RecipeExtractor:
         There is one, with h = H / stride rounded up, or those of a pyramid, the finest first.
         Variables are in the scope `FirstStageFeatureExtractor`.
         """
-        images = check_image_size(images, self.recipe.min_size)
+        images = check_image_size(images, self.recipe.min_size, "faster_rcnn")
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():
             maps = self.recipe.first_stage(images, self.options)
         return maps if isinstance(maps, tuple) else (maps,)
@@ -214,20 +216,9 @@ def _make_options(
     recipe: Recipe, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
 ) -> ExtractorOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
-    stride = config.first_stage_features_stride
-    if stride not in recipe.strides:
-        allowed = " or ".join(map(str, recipe.strides))
-        raise ConfigError(
-            "feature_extractor.first_stage_features_stride",
-            f"must be {allowed} for {config.type}; given: {stride}",
-        )
     effective_config = recipe.effective_fields(config)
     learns = is_training and effective_config.batch_norm_trainable
     overrides = effective_config.override_base_feature_extractor_hyperparams
-    if config.HasField("fpn") and not recipe.takes_fpn:
-        raise ConfigError(
-            "feature_extractor.fpn", f"is not supported by {config.type}", "remove it"
-        )
     scope, neck_scope = (
         make_arg_scope(
             effective_config.conv_hyperparams,
@@ -251,6 +242,22 @@ def _make_options(
         if recipe.takes_fpn
         else None,
     )
+
+
+@rules(faster_rcnn_pb2.FasterRcnnFeatureExtractor)
+def _check_extractor(
+    config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, at: str
+) -> Iterator[Problem]:
+    if config.type not in EXTRACTORS:
+        return
+    recipe = EXTRACTORS.get(config.type)
+    yield from recipe.check(config, at)
+    if config.HasField("fpn") and not recipe.takes_fpn:
+        yield error(f"{at}.fpn", f"is not supported by {config.type}", "remove it")
+    stride, allowed = config.first_stage_features_stride, " or ".join(map(str, recipe.strides))
+    if stride not in recipe.strides:
+        message = f"must be {allowed} for {config.type}; given: {stride}"
+        yield error(f"{at}.first_stage_features_stride", message, f"set it to {allowed}")
 
 
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:

@@ -9,8 +9,8 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence, Set
 
-from estimator_det.config.check import CHECKPOINT_FIELD, named_paths
 from estimator_det.config.files import is_remote
+from estimator_det.config.paths import CHECKPOINT_FIELD, named_paths
 from estimator_det.config.problem import Problem, error, from_error, refuse, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.console import printing

@@ -120,8 +120,8 @@ def first_records(
     Its other local paths are absolute, for programs that run in another folder.
     """
     from estimator_det.config import files, pipeline
-    from estimator_det.config.check import named_paths
-    from estimator_det.config.check_model import readers
+    from estimator_det.config.facts import readers
+    from estimator_det.config.paths import named_paths
     from inputs.records import stream
 
     local = [pair for pair in named_paths(config) if not files.is_remote(pair[1])]

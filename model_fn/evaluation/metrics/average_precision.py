@@ -12,11 +12,12 @@ Letters: N detections of an image, G groundtruth boxes of it.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, FrozenSet, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config.text import ConfigError
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
 from model_fn.evaluation.metrics.coco_matching import rows_of_classes
@@ -236,6 +237,17 @@ for _names, _options in SETS.items():
     _register(_names, _options)
 
 
+@rules(eval_pb2.EvalConfig)
+def _check_recalls(config: eval_pb2.EvalConfig, at: str) -> Iterator[Problem]:
+    low, high = config.recall_lower_bound, config.recall_upper_bound
+    if not 0.0 <= low <= high <= 1.0:
+        yield error(
+            f"{at}.recall_lower_bound",
+            f"is {low:g}, and recall_upper_bound is {high:g}",
+            "set both within 0 and 1, the upper one not below the lower one",
+        )
+
+
 @register(
     "precision_at_recall_detection_metrics",
     eval_fields=(
@@ -249,12 +261,6 @@ def _make_within_recalls(
 ) -> AveragePrecision:
     """PASCAL VOC's metric on the part of each precision/recall curve within a range of recall."""
     low, high = eval_config.recall_lower_bound, eval_config.recall_upper_bound
-    if not 0.0 <= low <= high <= 1.0:
-        raise ConfigError(
-            "eval_config.recall_lower_bound",
-            f"is {low:g}, and recall_upper_bound is {high:g}; both must be within 0 "
-            "and 1, and the upper one not below the lower one",
-        )
     options = ApOptions(
         "PrecisionAtRecallBoxes_",
         ignores_difficult=True,

@@ -23,9 +23,13 @@ from typing import (
 
 import numpy as np
 
+from estimator_det.config.facts import predicts_masks
+from estimator_det.config.field_rules import no_effect, non_default_fields
+from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
+from estimator_det.config.rules import missing_choice, rules
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import eval_pb2
+from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.evaluation.metrics.run_lengths import RunLengths
 
 # Fields of `EvaluatedBatch`
@@ -124,11 +128,11 @@ class Metrics(Protocol):
 # "keypoints" where the label map lists them, and "frequency" where it says that.
 MetricsMaker = Callable[[Any, Sequence[Dict[str, Any]]], Metrics]
 
-METRICS: Registry[MetricsMaker] = Registry("metrics set")
+METRICS: Registry[MetricsMaker] = Registry("metrics set", chosen_by="EvalConfig.metrics_set")
 # Makers of the member that is set in an entry of `eval_config.parameterized_metric`, from that
 # member, the field of the entry and the categories.
 PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]] = Registry(
-    "parameterized metric"
+    "parameterized metric", chosen_by="ParameterizedMetric.parameterized_metric"
 )
 # Name of a metrics set -> the fields of `eval_config` that it uses.
 EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
@@ -185,7 +189,7 @@ def make_named_metrics(
         if entry.HasField("custom"):
             metrics = PARAMETERIZED.custom_function(entry.custom)(eval_config, categories)
         else:
-            metrics = PARAMETERIZED.make_chosen(entry, field, field, categories)
+            metrics = PARAMETERIZED.make_chosen(entry, field, categories)
         for earlier_name, before in named:
             if set(metrics.names) & set(before.names):
                 raise ConfigError(
@@ -202,3 +206,69 @@ def make_metrics(
 ) -> List[Metrics]:
     """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set."""
     return [metrics for _, metrics in make_named_metrics(eval_config, categories)]
+
+
+@rules(eval_pb2.EvalConfig)
+def _check_fields(config: eval_pb2.EvalConfig, at: str) -> Iterator[Problem]:
+    """A warning for each field that none of the chosen sets uses."""
+    chosen = chosen_metrics(config)
+    names = sorted({name for names in EVAL_FIELDS.values() for name in names})
+    for field in non_default_fields(config, names):
+        users = sorted(name for name, fields in EVAL_FIELDS.items() if field in fields)
+        if not any(name in users for name in chosen):
+            yield no_effect(f"{at}.{field}", f"only {', '.join(users)} use it")
+    if (
+        not config.image_classes_field_map_empty_to_ones
+        and not config.skip_predictions_for_unlabeled_class
+        and not any(name.startswith("oid_challenge") for name in config.metrics_set)
+    ):
+        yield no_effect(
+            f"{at}.image_classes_field_map_empty_to_ones",
+            "skip_predictions_for_unlabeled_class is not set, and no oid_challenge_… metrics are "
+            "chosen",
+        )
+
+
+rules(eval_pb2.ParameterizedMetric)(missing_choice)
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_mask_metrics(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    asks_for_masks = any(
+        part in name
+        for name in config.eval_config.metrics_set
+        for part in ("mask", "segm", "panoptic")
+    )
+    if asks_for_masks and not predicts_masks(config.model):
+        yield error(
+            "eval_config.metrics_set",
+            f"asks for mask metrics, and model.{config.model.WhichOneof('model')} finds boxes only",
+            "remove the mask metrics, or use faster_rcnn with number_of_stages: 3, and "
+            "load_instance_masks in the readers",
+        )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_keypoint_metrics(
+    config: pipeline_pb2.TrainEvalPipelineConfig, _: str
+) -> Iterator[Problem]:
+    """Metrics of keypoints need a model that finds them and readers that load them."""
+    evaluation = config.eval_config
+    field = "eval_config.parameterized_metric"
+    if not any(
+        entry.HasField("coco_keypoint_metrics") for entry in evaluation.parameterized_metric
+    ):
+        field = "eval_config.metrics_set"
+        if not any("keypoint" in name for name in evaluation.metrics_set):
+            return
+    if not config.model.ssd.box_coder.keypoint_box_coder.num_keypoints:
+        yield error(
+            field,
+            f"asks for metrics of keypoints, and model.{config.model.WhichOneof('model')} finds "
+            "boxes only",
+            "remove it, or use ssd with a keypoint_box_coder",
+        )
+    for index, reader in enumerate(config.eval_input_reader):
+        if not reader.num_keypoints:
+            path = f"eval_input_reader[{index}].num_keypoints"
+            yield error(path, f"is 0, but {field} asks for metrics of keypoints", "set it")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.augment import check_steps, make_steps
+from inputs.augment import check_mixtures, make_steps
 from inputs.augment.base import apply_steps
 from inputs.augment.mixing import (
     NO_CLASS,
@@ -56,26 +57,28 @@ def test_no_record_is_twice_in_a_batch():
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        (["mixup {}"], "load_context_features: true", r"\[0\].mixup mixes images, but with train_"),
-        ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste needs train_input_reader.load_instance"),
+        (
+            ["mixup {}"],
+            "load_context_features: true",
+            r"\[0\].mixup: mixes images, but with train_",
+        ),
+        ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste: needs train_input_reader.load_instance"),
         (
             ["mosaic {}", "convert_class_logits_to_softmax {}"],
             "",
-            r"\[0\].mosaic: move convert_class_logits_to_softmax before this step",
+            r"\[0\].mosaic: has .*; move convert_class_logits_to_softmax before this step",
         ),
         (
             ["scale_boxes_to_pixel_coordinates {}", "mixup {}"],
             "",
-            r"\[1\].mixup: move scale_boxes_to_pixel_coordinates after this step",
+            r"\[1\].mixup: has .*; move scale_boxes_to_pixel_coordinates after this step",
         ),
     ],
 )
 def test_what_does_not_go_with_a_mixture(texts, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        check_steps(links(*texts), reader(settings))
-    single = [link for link in links(*texts) if link.num_records == 1]
-    check_steps(single, reader(settings))
-    check_steps(links("copy_paste {}"), reader("load_instance_masks: true"))
+    (problem,) = check_mixtures([step(text) for text in texts], reader(settings))
+    assert re.search(message, f"{problem.field}: {problem.message}; {problem.remedy}")
+    assert not list(check_mixtures([step("copy_paste {}")], reader("load_instance_masks: true")))
 
 
 def test_what_goes_with_a_mixture_in_the_right_order():
@@ -84,7 +87,7 @@ def test_what_goes_with_a_mixture_in_the_right_order():
         "mosaic {}",
         "scale_boxes_to_pixel_coordinates {}",
     )
-    check_steps(links(*texts), reader(""))
+    assert not list(check_mixtures([step(text) for text in texts], reader("")))
 
 
 def test_images_until_a_mixture_stops():

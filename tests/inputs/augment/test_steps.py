@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Set, Tuple
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 from estimator_det.protos.preprocessor_pb2 import SSDRandomCropOperation
 from inputs.augment.color import compress
 from inputs.augment.crop import Crop, Window, apply_crop, crop, draw_crop
@@ -24,6 +25,7 @@ from inputs.augment.ssd_crop import (
     _ssd_crop_pad_parts,
 )
 from inputs.sample import Sample
+from tests.faults import faults
 from tests.inputs.augment.helpers import (
     config_of,
     in_graph,
@@ -37,34 +39,37 @@ from tests.inputs.augment.helpers import (
 BOUNDS = "min_aspect_ratio: 0.5 max_aspect_ratio: 2"
 
 
-def _with_channels(count: int) -> Sample:
-    return sample_of("bare")._replace(image=tf.ones([4, 5, count], tf.uint8))
-
-
 @pytest.mark.parametrize(
-    ("text", "sample", "message"),
+    ("text", "reader", "message"),
     [
-        ("rgb_to_gray {}", _with_channels(5), "3 channels; given: 5"),
-        ("subtract_channel_mean { means: [1, 2] }", _with_channels(3), "2 means for images of 3"),
-        ("random_pad_image { pad_color: [1, 2] }", _with_channels(3), "2 numbers for images of 3"),
-        ("random_crop_pad_image { pad_color: [1, 2, 3] }", _with_channels(5), "3 numbers .* of 5"),
+        ("rgb_to_gray {}", "num_additional_channels: 2", "3 channels; given: 5"),
+        ("subtract_channel_mean { means: [1, 2] }", "", "2 means for images of 3"),
+        ("random_pad_image { pad_color: [1, 2] }", "", "2 numbers for images of 3"),
+        (
+            "random_crop_pad_image { pad_color: [1, 2, 3] }",
+            "num_additional_channels: 2",
+            "3 numbers .* of 5",
+        ),
         (
             f"ssd_random_crop_pad {{ operations {{ {BOUNDS} min_area: 1 max_area: 1 }} }}",
-            _with_channels(5),
+            "num_additional_channels: 2",
             "3 numbers for images of 5 channels",
         ),
-        ("random_horizontal_flip {}", small_sample(), "flip: .*flip_permutation is not set"),
-        ("random_vertical_flip {}", small_sample(), "flip: .*flip_permutation is not set"),
+        ("random_horizontal_flip {}", "num_keypoints: 2", "flip: .*flip_permutation is not set"),
+        ("random_vertical_flip {}", "num_keypoints: 2", "flip: .*flip_permutation is not set"),
         (
             "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }",
-            small_sample(),
+            "num_keypoints: 2",
             "has 3 keypoints, but the samples have 2",
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_records(text, sample, message):
-    with pytest.raises(ConfigError, match=message):
-        run_step(text, sample)
+def test_settings_that_do_not_fit_the_records(text, reader, message):
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    steps = f"train_config {{ data_augmentation_options {{ {text} }} }}"
+    found = faults(config, f"{steps} train_input_reader {{ {reader} }}", at="")
+    assert re.search(rf"options\[0\]\.{text.split()[0]}.*{message[-20:]}", found), found
+    assert re.search(message, found)
 
 
 # Crops.

@@ -1,8 +1,7 @@
-import pytest
-
-from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
 from inputs.bad_records import kinds
 from inputs.bad_records.kinds import CLIP, FAIL, KEEP, KINDS, SKIP
+from tests.faults import faults
 
 
 def test_policies():
@@ -23,10 +22,12 @@ def test_policies():
     assert clip["size_mismatch"] == KEEP
     assert clip["huge_image"] == SKIP
     assert clip["box_nan"] == FAIL
-    with pytest.raises(ConfigError, match="'corrupt_image', which only check-data finds"):
-        kinds.resolve_actions("clip", {"corrupt_image": "fail"})
-    with pytest.raises(ConfigError, match="did you mean 'box_nan'"):
-        kinds.resolve_actions("clip", {"box_nans": "fail"})
+    for kind, message in (
+        ("corrupt_image", "'corrupt_image', which only check-data finds"),
+        ("box_nans", "did you mean 'box_nan'"),
+    ):
+        text = f"exception {{ kind: '{kind}' policy: FAIL }}"
+        assert message in faults(input_reader_pb2.BadRecords(), text)
 
 
 def test_table_is_complete():

@@ -7,11 +7,13 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
 from inputs.checks.guard import Guard
 from inputs.records import stream as records
 from inputs.records.cursor import CursorState
+from tests.faults import faults
 from tests.inputs.examples import reader, write
 
 
@@ -121,13 +123,12 @@ def test_weights_choose_the_stream(tmp_path):
 
 
 def test_errors(tmp_path):
-    with pytest.raises(ConfigError, match="has no input_path"):
-        stream(reader("tf_record_input_reader {}"), shuffle=False)
-    with pytest.raises(ConfigError, match="readers of other formats are not supported"):
-        stream(reader("external_input_reader {}"), shuffle=False)
     shards(tmp_path, files=1)
-    with pytest.raises(ConfigError, match="2 values for 1 input_path"):
-        options = config(tmp_path, "sample_from_datasets_weights: [1, 2]")
-        stream(options, shuffle=False)
+    for text, message in (
+        ("tf_record_input_reader {}", "no input path is given"),
+        ("external_input_reader {}", "readers of other formats are not supported"),
+        ("sample_from_datasets_weights: [1, 2]", "2 weights for 0 input paths"),
+    ):
+        assert message in faults(input_reader_pb2.InputReader(), text)
     with pytest.raises(ConfigError, match="sample_1_of_n_examples is 0"):
         stream(config(tmp_path), shuffle=False, sample_1_of_n=0)

@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
 from inputs.label_map import parse_label_map
 from model_fn.checks import graphs
-from model_fn.checks.names import component_problem
 from tests import checkpoints
 from tests.model_fn.checks.small import small_config
 
@@ -17,23 +15,6 @@ def test_what_cannot_be_built_is_reported_once():
     assert (problem.severity, problem.field) == ("error", "model.ssd.num_classes")
     assert "is 0; allowed are 1 to 100,000" in problem.message
     assert examined.memory is None and examined.num_operations == 0
-
-
-def test_the_field_of_an_error_is_completed():
-    config = small_config()
-    for field, path in (
-        ("train_config.optimizer", "train_config.optimizer"),
-        ("data_augmentation_options[1]", "train_config.data_augmentation_options[1]"),
-        ("matcher", "model.ssd.matcher"),
-        ("ssd.use_confidences_as_targets", "model.ssd.use_confidences_as_targets"),
-        ("eval_config.super_categories['a']", "eval_config.super_categories['a']"),
-    ):
-        problem = component_problem(ConfigError(field, "is wrong", "correct it"), config)
-        assert (problem.field, problem.message, problem.remedy) == (path, "is wrong", "correct it")
-    for field, message in ((None, "too short"), ("nowhere", "nowhere: too short")):
-        problem = component_problem(ConfigError(field, "too short"), config)
-        assert (problem.field, problem.message) == ("model.ssd", message)
-        assert problem.remedy == "choose what is supported, or remove it"
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.registry import Registry
+from estimator_det.config.registry import CHOOSERS, Registry
 from estimator_det.extractors.ssd import recipe
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES, make_classification_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES, make_localization_loss
-from model_fn.checks import names, op_origin
+from model_fn.checks import op_origin
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn.checks.small import small_config
 
 LOSS = "model.ssd.loss"
-REGISTRIES = [*names.CHOICES.values(), *names.TEXTS.values()]
+REGISTRIES = list(CHOOSERS.values())
 MINER = "hard_example_miner {}"
 BOTH = ["--set model.faster_rcnn.hard_example_miner=null", "use_matmul_crop_and_resize=true"]
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Dict, Tuple
+from typing import Dict, Iterator, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.config.text import nearest
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
-from estimator_det.nets import inverted_residual, mobiledet, nasnet, spaghettinet
+from estimator_det.nets import inverted_residual, nasnet, searched, spaghettinet
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.nets.necks import mnasfpn
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.protos import ssd_pb2
 
 
-def mobiledet_recipe(scope: str, network: mobiledet.MobileDet) -> recipe.Recipe:
+def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
     """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
     return recipe.Recipe(
         scope=scope,
         base_scope=no_scope,
-        backbone=lambda inputs, options: mobiledet.mobiledet(
+        backbone=lambda inputs, options: searched.mobiledet(
             inputs, network, options.depth_multiplier
         ),
         pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
@@ -30,10 +34,10 @@ def mobiledet_recipe(scope: str, network: mobiledet.MobileDet) -> recipe.Recipe:
 
 
 for _type, _scope, _network in (
-    ("ssd_mobiledet_cpu", "MobileDetCPU", mobiledet.CPU),
-    ("ssd_mobiledet_dsp", "MobileDetDSP", mobiledet.DSP),
-    ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", mobiledet.EDGETPU),
-    ("ssd_mobiledet_gpu", "MobileDetGPU", mobiledet.GPU),
+    ("ssd_mobiledet_cpu", "MobileDetCPU", searched.CPU),
+    ("ssd_mobiledet_dsp", "MobileDetDSP", searched.DSP),
+    ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", searched.EDGETPU),
+    ("ssd_mobiledet_gpu", "MobileDetGPU", searched.GPU),
 ):
     recipe.register_recipe(_type, mobiledet_recipe(_scope, _network))
 
@@ -83,7 +87,7 @@ def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[s
         return inverted_residual.inverted_residual_net(
             inputs,
             inverted_residual.V2_LAYERS[:-1],
-            inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
+            inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
             explicit_padding=options.use_explicit_padding,
         )
 
@@ -93,7 +97,7 @@ def _mnasfpn(
 ) -> Tuple[tf.Tensor, ...]:
     settings = mnasfpn.Options(
         depth=options.fpn.depth,
-        scale_depth=inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
+        scale_depth=inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
         explicit_padding=options.use_explicit_padding,
     )
     with tf1.variable_scope("MnasFPN"):
@@ -115,6 +119,14 @@ recipe.register_recipe(
         fixed_levels=recipe.FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48),
     ),
 )
+
+
+@rules(ssd_pb2.SsdFeatureExtractor)
+def _check_architecture(config: ssd_pb2.SsdFeatureExtractor, at: str) -> Iterator[Problem]:
+    name, known = config.spaghettinet_arch_name, list(spaghettinet.NETWORKS)
+    if config.type == "ssd_spaghettinet" and name and name not in known:
+        message = f"{name!r} is not known{nearest(name, known)}"
+        yield error(f"{at}.spaghettinet_arch_name", message, f"use one of {known}")
 
 
 def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:

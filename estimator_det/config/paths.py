@@ -1,0 +1,101 @@
+"""Files that a configuration names, and placeholders in place of their paths."""
+
+from __future__ import annotations
+
+import copy
+import glob
+import os
+from typing import Iterator, List, Tuple
+
+from google.protobuf.descriptor import FieldDescriptor
+
+from estimator_det.config.assignments import set_value
+from estimator_det.config.facts import readers
+from estimator_det.config.field_rules import PLACEHOLDER
+from estimator_det.config.files import is_remote
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.text import entries, is_repeated
+from estimator_det.console.printing import quoted
+from estimator_det.protos import pipeline_pb2
+
+Config = pipeline_pb2.TrainEvalPipelineConfig
+
+CHECKPOINT_FIELD = "train_config.fine_tune_checkpoint"
+# Texts in sample configurations in place of a path of the user; the second one in those for TPU.
+PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
+
+
+def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
+    """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
+    if config.train_config.fine_tune_checkpoint:
+        yield CHECKPOINT_FIELD, config.train_config.fine_tune_checkpoint
+    for name, reader in readers(config):
+        if reader.label_map_path:
+            yield f"{name}.label_map_path", reader.label_map_path
+        if reader.label_hierarchy_path:
+            yield f"{name}.label_hierarchy_path", reader.label_hierarchy_path
+        for index, pattern in enumerate(reader.tf_record_input_reader.input_path):
+            yield f"{name}.tf_record_input_reader.input_path[{index}]", pattern
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether a path is one that a sample configuration leaves to its user."""
+    return any(mark in text for mark in PLACEHOLDERS)
+
+
+def without_placeholders(config: Config) -> Config:
+    """A copy without the paths that a sample configuration leaves to its user.
+
+    For checks that read files.
+    """
+    changed = copy.deepcopy(config)
+    for _, parent, field, value in list(entries(changed)):
+        if field.cpp_type == FieldDescriptor.CPPTYPE_STRING and is_placeholder(value):
+            if is_repeated(field):
+                getattr(parent, field.name).remove(value)
+            else:
+                parent.ClearField(field.name)
+    return changed
+
+
+def missing_files(config: Config) -> List[str]:
+    """The fields whose local files do not exist: checkpoint, label maps, hierarchies, records."""
+    return [field for field, path in named_paths(config) if _missing(path)]
+
+
+def resolve_paths(config: Config, folder: str) -> Config:
+    """A copy in which files that only exist relative to `folder` have paths that contain it."""
+    changed = copy.deepcopy(config)
+    for field, path in named_paths(config):
+        beside = os.path.join(folder, path)
+        if _missing(path) and not _missing(beside) and not is_remote(folder):
+            set_value(changed, field, beside)
+    return changed
+
+
+def _missing(pattern: str) -> bool:
+    """Whether no local file matches; remote and placeholder paths count as present."""
+    if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
+        return False
+    # A checkpoint is named by the prefix of its files.
+    paths = (pattern, f"{pattern}.index")
+    return not any(map(os.path.exists, paths)) and not glob.glob(pattern)
+
+
+def check_paths(config: Config) -> Iterator[Problem]:
+    """An error for each local record or checkpoint that does not exist."""
+    for field, path in named_paths(config):
+        if not _missing(path):
+            continue
+        if field == CHECKPOINT_FIELD:
+            yield error(
+                field,
+                f"there is no checkpoint {quoted(path)}",
+                "give its prefix, without .index or .data-…; empty to start from scratch",
+            )
+        elif ".input_path[" in field:
+            yield error(
+                field,
+                f"no file matches {quoted(path)} (from {os.getcwd()}, or beside the file)",
+                "correct the path; patterns such as train-*.record are allowed",
+            )

@@ -1,0 +1,126 @@
+"""Rules of a configuration, and the one walk that applies them.
+
+A rule of a single field is an option of its line in the .proto file; see `field_rules`. A rule of
+several fields is a function `(message, at) -> problems`. Its home is the file of the component
+that the message configures, registered for the class of the message:
+
+    @rules(matcher_pb2.ArgMaxMatcher)
+    def _check_thresholds(config: ArgMaxMatcher, at: str) -> Iterator[Problem]:
+
+`at` is the path of the message, in the form that `--set` takes; "" for a whole configuration, which
+has the rules about more than one of its parts. One table by message class serves all components,
+those without a registry too, wherever a configuration contains the message.
+
+`check` runs where a configuration enters. Components trust what they get and check nothing.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Type,
+    TypeVar,
+)
+
+from google.protobuf.message import Message
+
+from estimator_det.config.field_rules import check_use, check_value
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.registry import CHOOSERS, Registry
+from estimator_det.config.text import entries, values_of
+
+Rule = Callable[[Any, str], Iterable[Problem]]
+RuleT = TypeVar("RuleT", bound=Rule)
+
+_RULES: Dict[str, List[Rule]] = collections.defaultdict(list)  # by full name of the message
+
+
+def rules(*messages: Type[Message]) -> Callable[[RuleT], RuleT]:
+    """Decorator that registers a rule for classes of messages."""
+
+    def enter(rule: RuleT) -> RuleT:
+        for message in messages:
+            _RULES[message.DESCRIPTOR.full_name].append(rule)
+        return rule
+
+    return enter
+
+
+def check(message: Message, at: str = "", holder: Any = None) -> Iterator[Problem]:
+    """Problems of a message at a path: of its fields, of the messages in it, and by its rules.
+
+    Parts of a component that no run can make are not checked. `holder` is the descriptor of the
+    field that contains the message; callers leave it out.
+    """
+    for field, value in message.ListFields():
+        path = f"{at}.{field.name}" if at else field.name
+        yield from check_use(message, field, path)
+        for here, entry in values_of(field, value, path):
+            chosen = _component(field, entry, holder, here, message)
+            if chosen and field.name == "custom":
+                yield from chosen.registry.check_custom(entry, here)
+            elif chosen and chosen.name not in chosen.registry:
+                # All members of a oneof are names of the schema.
+                refusal = chosen.registry.refusal(chosen.name, reserved=(field.name,))
+                yield error(here, *refusal)
+            elif isinstance(entry, Message):
+                yield from check(entry, here, field)
+            else:
+                yield from check_value(field, entry, here)
+    for rule in _RULES[message.DESCRIPTOR.full_name]:
+        yield from rule(message, at)
+
+
+class Component(NamedTuple):
+    """A component that a configuration names."""
+
+    path: str  # field that names it, in the form that `--set` takes
+    registry: Registry[Any]
+    name: str  # entry of the registry, or "custom"
+    message: Any  # its settings
+
+
+def components(config: Message) -> Iterator[Component]:
+    """Components that a configuration names, each before those in its settings."""
+    holders = {}
+    for path, parent, field, value in entries(config):
+        holders[path] = field
+        holder = holders.get(path.rpartition(".")[0])
+        component = _component(field, value, holder, path, parent)
+        if component is not None:
+            yield component
+
+
+def _component(
+    field: Any, value: Any, holder: Any, path: str, parent: Message
+) -> Optional[Component]:
+    """The component that a field names: as a member of a oneof, or as a text."""
+    group = field.containing_oneof
+    if group is not None:
+        holder_registry = CHOOSERS.get(_name(holder)) if holder is not None else None
+        name, message, registry = field.name, value, holder_registry or CHOOSERS.get(_name(group))
+    elif isinstance(value, str) and value:
+        name, message, registry = value, parent, CHOOSERS.get(_name(field))
+    else:
+        return None
+    return None if registry is None else Component(path, registry, name, message)
+
+
+def _name(descriptor: Any) -> str:
+    return str(descriptor.full_name).removeprefix("estimator_det.protos.")
+
+
+def missing_choice(message: Message, at: str) -> Iterator[Problem]:
+    """An error if no member is set in a oneof group of a message."""
+    for group in message.DESCRIPTOR.oneofs:
+        if message.WhichOneof(group.name) is None:
+            members = ", ".join(field.name for field in group.fields)
+            yield error(at, "is empty", f"choose one of {members}")
