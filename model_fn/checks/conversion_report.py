@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
-from estimator_det.console.printing import counted
+from estimator_det.console.printing import counted, listed, quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion.engine import Conversion
 from inputs.datasets.source import CLIPPED, KEPT
 from model_fn.checks import tables
 
 EFFECTS = {CLIPPED: "clipped to the image", KEPT: "used unchanged"}  # other actions are shown as is
-SUMMARY_SPLITS, SUMMARY_FAULTS = 4, 4  # lines of a summary
+SUMMARY_SPLITS, SUMMARY_FAULTS = 4, 3  # lines of a summary
 
 
 def text_lines(conversion: Conversion) -> List[str]:
@@ -102,4 +102,18 @@ def _notes(conversion: Conversion) -> List[str]:
         (conversion.num_resumed, "shard", "of an earlier run kept"),
     )
     lines = [f"{counted(number, noun)} {text}" for number, noun, text in notes if number]
-    return [*lines, f"label map: {conversion.label_map}"]
+    return [*lines, *_similar_classes(conversion.names), f"label map: {conversion.label_map}"]
+
+
+def _similar_classes(names: Mapping[int, str]) -> List[str]:
+    """A warning of classes that are probably one: they differ in case, blanks or a plural s."""
+    groups: Dict[str, List[str]] = {}
+    for name in names.values():
+        groups.setdefault("".join(name.split()).casefold().removesuffix("s"), []).append(name)
+    similar = [" and ".join(map(quoted, group)) for group in groups.values() if len(group) > 1]
+    if not similar:
+        return []
+    return [
+        f"warning: classes that differ in case, blanks or plural only: {listed(similar, 5)}; if "
+        "they are one, give them one name in the annotations"
+    ]

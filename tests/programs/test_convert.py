@@ -18,6 +18,7 @@ from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
 
+NOTHING = {"splits": {}, "faults": {}, "masks_left_out": 0, "encoded_again": 0}
 SPLIT = {"images": 0, "boxes": 0, "images_without_boxes": 0, "classes": {}}
 
 
@@ -98,6 +99,21 @@ def test_faults_in_the_report(tmp_path, capsys):
     assert "add --overwrite" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("names", "similar"),
+    [
+        (["Star", "circle", "star"], "'Star' and 'star'"),
+        (["star", "stars", "bus", "car park", "carpark"], "'star' and 'stars', 'car park' and 'c"),
+        (["star", "start", "bus", "best"], ""),
+    ],
+)
+def test_classes_that_are_probably_one(names, similar):
+    conversion = Conversion({}, "map.pbtxt", dict(enumerate(names, 1)), NOTHING, 0, 0, 0.0)
+    *warnings, last = conversion_report.summary_lines(conversion)
+    assert last == "label map: map.pbtxt" and len(warnings) == bool(similar)
+    assert all(line.startswith("warning: ") and similar in line for line in warnings)
+
+
 def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
     sample = samples.make(tmp_path, "csv")
     (tmp_path / "images" / "b.png").write_bytes(b"x")
@@ -119,7 +135,8 @@ def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
     )
     faults = {f"{kind} dropped": {"count": 9, "examples": ["e"] * 3} for kind in kinds}
     tally = {"splits": splits, "faults": faults, "masks_left_out": 2, "encoded_again": 1}
-    conversion = Conversion(dict.fromkeys(splits, "p"), "m", {1: "a"}, tally, 3, 4, 5.0)
+    names = {1: "a", 2: "A"}  # probably one class, which is another line
+    conversion = Conversion(dict.fromkeys(splits, "p"), "m", names, tally, 3, 4, 5.0)
     assert len(conversion_report.summary_lines(conversion)) == 13
     (empty,) = conversion_report.summary_lines(conversion)[:1]
     assert empty == "s0: 0 images, 0 boxes; warning: this split is empty"
