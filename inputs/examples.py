@@ -38,9 +38,9 @@ from inputs.batch import (
     original_images,
     prepare_for_mixing,
 )
-from inputs.checks.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import checked
+from inputs.guarding.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Record, unpack_record_ids
 from inputs.sample import Sample

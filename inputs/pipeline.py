@@ -7,7 +7,7 @@ resize, pad, batch, prefetch. The steps of one image are in `inputs.examples`, r
 Two runs with one seed have the same batches; the augmentation of each image has a seed of its own,
 from its sequence number. So a resumed run continues with the next record: see
 `inputs.records.cursor`. Bad records are handled as the reader's `bad_records` says, and reported to
-a `FaultLog`: see `inputs.checks.guard`.
+a `FaultLog`: see `inputs.guarding.guard`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
 from inputs.checks.first_records import check_cache, check_class_names, check_masks
-from inputs.checks.guard import GraphGuard, Guard
 from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
+from inputs.guarding.guard import GraphGuard, Guard
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import OF_WORKER, DataCursor, derived_seed, order_fingerprint
@@ -61,7 +61,7 @@ class TrainInputOptions:
     """Place of a training dataset in its run; the default is one process that starts at step 0."""
 
     cursor: Optional[DataCursor] = None  # state to start from, updated; None: the first record
-    # The dataset runs on another machine, without Python; see `inputs.checks.guard`.
+    # The dataset runs on another machine, without Python; see `inputs.guarding.guard`.
     runs_elsewhere: bool = False
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
     images_per_step: Optional[int] = None  # over all hosts; None: the batch size

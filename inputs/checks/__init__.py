@@ -1,1 +1,1 @@
-"""Checks of records, while a model trains and before."""
+"""Examines records and counts what they contain, before a training or for `check-data`."""

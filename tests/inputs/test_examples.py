@@ -10,8 +10,8 @@ import pytest
 from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.checks import guard
 from inputs.examples import with_partners
+from inputs.guarding import guard
 from inputs.records.cursor import DataCursor
 from tests.inputs.examples import BOXES, encoded, example, picture, write
 from tests.inputs.reading import entries_of, train_fn

@@ -13,7 +13,7 @@ from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
-from inputs.checks.guard import Guard
+from inputs.guarding.guard import Guard
 from inputs.records import cursor, stream
 from inputs.records.cursor import CursorState, DataCursor, StreamOffset, order_fingerprint
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write

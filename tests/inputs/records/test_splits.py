@@ -12,7 +12,7 @@ import inputs
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
-from inputs.checks.guard import GraphGuard
+from inputs.guarding.guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Order, list_files, split_record_id

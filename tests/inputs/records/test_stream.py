@@ -10,7 +10,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy
-from inputs.checks.guard import Guard
+from inputs.guarding.guard import Guard
 from inputs.records import stream as records
 from inputs.records.cursor import CursorState
 from tests.faults import faults

@@ -2,7 +2,7 @@
 
 A parallel map decodes the records and ignores its errors, so a record that cannot be used is a gap
 in the sequence numbers. A table in the graph has the id of the record of each sequence number.
-Once a batch is complete, Python explains each gap in it (`inputs.checks.explain`): it reads the
+Once a batch is complete, Python explains each gap in it (`inputs.guarding.explain`): it reads the
 record again, examines it and reports its faults to the `FaultLog`, which decides when the run must
 stop. If no batch gets complete, the table fills, and Python explains the oldest gaps. Counts of
 corrected boxes come with the batch. Python runs only if there is a fault to report.
@@ -23,8 +23,8 @@ from inputs import schema
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy
-from inputs.checks.explain import Explainer, Retry
 from inputs.decoding.example import require
+from inputs.guarding.explain import Explainer, Retry
 from inputs.records.cursor import CursorState
 from inputs.records.stream import unpack_record_ids
 from inputs.records.tfrecord import compression_of

@@ -14,7 +14,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.checks import explain, guard
+from inputs.guarding import explain, guard
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, sequence, write
 from tests.inputs.faults import frames_of, gzipped
 from tests.inputs.reading import entries_of, train_fn
