@@ -42,7 +42,7 @@ from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import checked
 from inputs.guarding.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.records.cursor import CursorState
-from inputs.records.stream import Record, unpack_record_ids
+from inputs.records.stream import StreamRecord, unpack_record_ids
 from inputs.sample import Sample
 
 Batch = Tuple[Features, Features]
@@ -88,8 +88,8 @@ def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
 
 def make_example_fn(
     options: ExampleOptions, start: CursorState, guard: Any
-) -> Callable[[tf.Tensor, Tuple[Record, tf.Tensor]], Any]:
-    """A function (number, (`Record`, stream index)) -> features and labels, with the guard's keys.
+) -> Callable[[tf.Tensor, Tuple[StreamRecord, tf.Tensor]], Any]:
+    """A function (number, (`StreamRecord`, stream index)) -> features and labels, with guard keys.
 
     With steps that mix records, it returns the `Element` before the first mixture.
     """
@@ -97,7 +97,7 @@ def make_example_fn(
 
     # Tracing is several times faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
-    def make_example(number: tf.Tensor, indexed_record: Tuple[Record, tf.Tensor]) -> Any:
+    def make_example(number: tf.Tensor, indexed_record: Tuple[StreamRecord, tf.Tensor]) -> Any:
         record, stream_index = indexed_record
         serialized = guard.add_pending(number, record.record_id, record.serialized)
         element = first_stage(number, serialized)

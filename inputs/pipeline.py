@@ -68,7 +68,7 @@ class TrainInputOptions:
     # Number of workers that divide the records, and the index of this one; each has batches of the
     # whole batch size. An `input_context` replaces it.
     shard: sharding.Shard = sharding.WHOLE
-    on_split: Optional[Callable[[sharding.Split], None]] = None  # receives that division
+    on_split: Optional[Callable[[sharding.WorkerParts], None]] = None  # receives that division
     # Address of the dispatcher of a `tf.data` service, whose workers read, decode and augment; each
     # record once an epoch, see `inputs.records.splits`.
     data_service: Optional[str] = None
@@ -271,7 +271,7 @@ def _batches(
     files = list_files(reader, examples.policy, log)
     _check_first_records(examples, files, needs_masks, run)
     if run.on_split is not None and order.shard[0] > 1:
-        run.on_split(sharding.Split(order.shard[0], list(filter(None, files.streams))))
+        run.on_split(sharding.WorkerParts(order.shard[0], list(filter(None, files.streams))))
     start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
 
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.

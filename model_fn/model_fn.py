@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
-from estimator_det.detectors.base import Detections, Detector, Groundtruth, make_detector
+from estimator_det.detectors.base import BatchDetections, Detector, Groundtruth, make_detector
+from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.object_based import stored_variables
@@ -19,7 +20,7 @@ from model_fn.checkpoints.savers import (
 )
 from model_fn.checkpoints.variables import inference_variables
 from model_fn.evaluation import eval_ops
-from model_fn.evaluation.accumulator import OnResults
+from model_fn.evaluation.accumulator import Accumulator
 from model_fn.serving import graph as serving_graph
 from model_fn.training import optimizers, step, tpu_step, warm_start
 from model_fn.training.sync_replicas import SyncReplicasHook
@@ -33,15 +34,139 @@ class _Batch(NamedTuple):
     run_config: Any  # `RunConfig`, or None outside an Estimator
 
 
+class BuiltTraining(NamedTuple):
+    """Parts of a training's graph, for hooks."""
+
+    saver: Saver
+    step: Optional[step.TrainStep] = None  # None on a TPU: hooks cannot fetch from its steps
+    host_values: Optional[tpu_step.HostValues] = None  # None unless on a TPU
+
+
+class ModelFn:
+    """The `model_fn` of a pipeline configuration, see `create_model_fn`.
+
+    Attributes:
+        built: Parts of the last training that was built; None if there was none.
+        accumulator: Gets the batches of the last evaluation that was built.
+    """
+
+    def __init__(
+        self,
+        pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+        *,
+        use_tpu: bool,
+        label_map: Optional[LabelMap],
+        compute_dtype: tf.DType,
+        stop: Any,
+    ) -> None:
+        self._config, self._use_tpu, self._label_map = pipeline_config, use_tpu, label_map
+        self._compute_dtype, self._stop = compute_dtype, stop
+        self.built: Optional[BuiltTraining] = None
+        self.accumulator: Optional[Accumulator] = None
+
+    def __call__(
+        self,
+        features: Dict[str, tf.Tensor],
+        labels: Optional[Dict[str, tf.Tensor]],
+        mode: str,
+        params: Optional[Dict[str, Any]] = None,
+        config: Optional[Any] = None,
+    ) -> Any:
+        batch, params = _Batch(features, labels or {}, config), params or {}
+        is_on_core = self._use_tpu and bool(params.get("use_tpu", mode != ModeKeys.EVAL))
+        # A rehearsal trains by the TPU's code on CPU, so `use_tpu` decides, not the device.
+        if mode == ModeKeys.TRAIN:
+            if self._use_tpu:
+                return self._train_spec_for_tpu(batch, is_on_core=is_on_core)
+            return self._train_spec(batch)
+        if mode == ModeKeys.EVAL:
+            categories = eval_ops.evaluated_categories(self._config, self._label_map)
+            feed = eval_ops.EvaluationFeed(self._config.eval_config, categories)
+            self.accumulator = feed.accumulator
+            spec = _eval_spec(self._config, batch, feed, params.get("checkpoint"), is_on_core)
+        else:
+            spec = _predict_spec(self._config, batch, is_on_core=is_on_core)
+        # Off a core, TPUEstimator hands the spec to an Estimator, which knows only its own type.
+        return spec if is_on_core else spec.as_estimator_spec()
+
+    def _train_spec(self, batch: _Batch) -> Any:
+        train_config, run_config = self._config.train_config, batch.run_config
+        used = batch._replace(labels=step.without_padding(batch.labels))
+        detector, forward, table = _forward(
+            self._config, self._config.model, used, self._compute_dtype
+        )
+        # Before the optimizer: moving averages start where variables do.
+        if table:
+            warm_start.initialize_from(table)
+        # Workers, with the chief, that share variables of parameter servers.
+        is_shared = run_config is not None and run_config.num_ps_replicas
+        num_replicas = run_config.num_worker_replicas if is_shared else None
+        train_step = step.make_train_step(
+            detector, forward, batch.features, batch.labels, self._config, num_replicas
+        )
+        self.built = BuiltTraining(make_saver(train_config, run_config), train_step)
+        hooks = []
+        if train_step.synchronizing is not None:
+            hooks = [SyncReplicasHook(train_step.synchronizing, run_config.is_chief, self._stop)]
+        return estimator.EstimatorSpec(
+            ModeKeys.TRAIN,
+            loss=forward.losses[step.TOTAL_LOSS],
+            train_op=train_step.applied.op,
+            training_hooks=hooks,
+            scaffold=make_scaffold(self.built.saver, run_config, train_step.summary.serialized),
+        )
+
+    def _train_spec_for_tpu(self, batch: _Batch, *, is_on_core: bool) -> Any:
+        train_config, run_config = self._config.train_config, batch.run_config
+        detector, forward, table = _forward(
+            self._config,
+            with_static_shapes(self._config.model),
+            batch,
+            _type_on_core(train_config, is_on_core=True),
+        )
+        train_op, scalars = tpu_step.make_core_step(
+            detector, forward, train_config, is_on_core=is_on_core
+        )
+        host_values = tpu_step.HostValues(list(scalars))
+        reported = None
+        if run_config is not None:
+            # The host must read the step after its update, else reports are one step late.
+            with tf.control_dependencies([train_op]):
+                step_taken = tf.identity(tf1.train.get_global_step())
+            reported = tpu_step.make_host_call(
+                run_config.model_dir,
+                scalars,
+                step_taken,
+                run_config.tpu_config.iterations_per_loop,
+                host_values,
+            )
+
+        # Called on the host after the core's program is built: variables do not exist before.
+        def scaffold() -> Any:
+            if table:
+                warm_start.initialize_from(table)
+            self.built = BuiltTraining(
+                make_saver(train_config, run_config), host_values=host_values
+            )
+            return make_scaffold(self.built.saver, run_config)
+
+        return tpu_estimator.TPUEstimatorSpec(
+            ModeKeys.TRAIN,
+            loss=forward.losses[step.TOTAL_LOSS],
+            train_op=train_op,
+            host_call=reported,
+            scaffold_fn=scaffold,
+        )
+
+
 def create_model_fn(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     *,
     use_tpu: bool = False,
     label_map: Optional[LabelMap] = None,
-    graph: Optional[step.TrainGraph] = None,
-    handle_results: Optional[OnResults] = None,
     compute_dtype: tf.DType = tf.float32,
-) -> Callable[..., Any]:
+    stop: Any = None,
+) -> ModelFn:
     """The `model_fn` of a pipeline configuration.
 
     It takes features and labels under the keys of `inputs.schema`, and returns a
@@ -58,71 +183,22 @@ def create_model_fn(
             `eval_input_reader` names is read, when an evaluation is built.
         compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
             TPU `train_config.use_bfloat16` says it.
+        stop: The run's `Stop`, which ends a step that waits for other workers; None without a run.
     """
-    train_graph = graph or step.TrainGraph()
-
-    def model_fn(
-        features: Dict[str, tf.Tensor],
-        labels: Optional[Dict[str, tf.Tensor]],
-        mode: str,
-        params: Optional[Dict[str, Any]] = None,
-        config: Optional[Any] = None,
-    ) -> Any:
-        batch = _Batch(features, labels or {}, config)
-        is_on_core = use_tpu and bool((params or {}).get("use_tpu", mode != ModeKeys.EVAL))
-        # A rehearsal trains by the TPU's code on CPU, so `use_tpu` decides, not the device.
-        if mode == ModeKeys.TRAIN:
-            if use_tpu:
-                return _train_spec_for_tpu(
-                    pipeline_config, batch, train_graph, is_on_core=is_on_core
-                )
-            return _train_spec(pipeline_config, batch, train_graph, compute_dtype)
-        if mode == ModeKeys.EVAL:
-            categories = eval_ops.evaluated_categories(pipeline_config, label_map)
-            checkpoint = (params or {}).get("checkpoint")
-            spec = _eval_spec(
-                pipeline_config, batch, categories, handle_results, checkpoint, is_on_core
-            )
-        else:
-            spec = _predict_spec(pipeline_config, batch, is_on_core=is_on_core)
-        # Off a core, TPUEstimator hands the spec to an Estimator, which knows only its own type.
-        return spec if is_on_core else spec.as_estimator_spec()
-
-    return model_fn
-
-
-def _train_spec(
-    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, compute_dtype: tf.DType
-) -> Any:
-    train_config = pipeline_config.train_config
-    used = batch._replace(labels=step.without_padding(batch.labels))
-    detector, forward, table = _forward(pipeline_config, pipeline_config.model, used, compute_dtype)
-    # Before the optimizer: moving averages start where variables do.
-    if table:
-        warm_start.initialize_from(table)
-    # Workers, with the chief, that share variables of parameter servers.
-    is_shared = batch.run_config is not None and batch.run_config.num_ps_replicas
-    num_replicas = batch.run_config.num_worker_replicas if is_shared else None
-    train_step = step.make_train_step(
-        detector, forward, batch.features, batch.labels, pipeline_config, num_replicas
-    )
-    saver = make_saver(train_config, batch.run_config)
-    graph.saver, graph.step = saver, train_step
-    hooks = []
-    if train_step.synchronizing is not None:
-        is_chief = batch.run_config.is_chief
-        hooks = [SyncReplicasHook(train_step.synchronizing, is_chief, graph.stop)]
-    return estimator.EstimatorSpec(
-        ModeKeys.TRAIN,
-        loss=forward.losses[step.TOTAL_LOSS],
-        train_op=train_step.applied.op,
-        training_hooks=hooks,
-        scaffold=make_scaffold(saver, batch.run_config, train_step.summary.serialized),
+    return ModelFn(
+        pipeline_config,
+        use_tpu=use_tpu,
+        label_map=label_map,
+        compute_dtype=compute_dtype,
+        stop=stop,
     )
 
 
 def _forward(
-    pipeline_config: Any, model: Any, batch: _Batch, compute_dtype: tf.DType
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    model: model_pb2.DetectionModel,
+    batch: _Batch,
+    compute_dtype: tf.DType,
 ) -> Tuple[Detector, step.Forward, Optional[warm_start.RestoreTable]]:
     """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
     train_config = pipeline_config.train_config
@@ -140,54 +216,10 @@ def _forward(
     return detector, forward, table
 
 
-def _train_spec_for_tpu(
-    pipeline_config: Any, batch: _Batch, graph: step.TrainGraph, *, is_on_core: bool
-) -> Any:
-    train_config = pipeline_config.train_config
-    detector, forward, table = _forward(
-        pipeline_config,
-        with_static_shapes(pipeline_config.model),
-        batch,
-        _type_on_core(train_config, is_on_core=True),
-    )
-    train_op, scalars = tpu_step.make_core_step(
-        detector, forward, train_config, is_on_core=is_on_core
-    )
-    reported = None
-    if batch.run_config is not None:
-        # The host must read the step after its update, else reports are one step late.
-        with tf.control_dependencies([train_op]):
-            step_taken = tf.identity(tf1.train.get_global_step())
-        graph.host_values = tpu_step.HostValues(list(scalars))
-        reported = tpu_step.make_host_call(
-            batch.run_config.model_dir,
-            scalars,
-            step_taken,
-            batch.run_config.tpu_config.iterations_per_loop,
-            graph.host_values,
-        )
-
-    # Called on the host after the core's program is built: variables do not exist before.
-    def scaffold() -> Any:
-        if table:
-            warm_start.initialize_from(table)
-        graph.saver = make_saver(train_config, batch.run_config)
-        return make_scaffold(graph.saver, batch.run_config)
-
-    return tpu_estimator.TPUEstimatorSpec(
-        ModeKeys.TRAIN,
-        loss=forward.losses[step.TOTAL_LOSS],
-        train_op=train_op,
-        host_call=reported,
-        scaffold_fn=scaffold,
-    )
-
-
 def _eval_spec(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     batch: _Batch,
-    categories: List[Dict[str, Any]],
-    handle_results: Optional[OnResults],
+    feed: eval_ops.EvaluationFeed,
     checkpoint: Optional[str],
     is_on_core: bool,
 ) -> Any:
@@ -211,15 +243,8 @@ def _eval_spec(
         ModeKeys.EVAL,
         predictions=detections.to_dict(),
         loss=losses[step.TOTAL_LOSS],
-        eval_metrics=eval_ops.eval_metrics(
-            detections,
-            groundtruth,
-            batch.features,
-            eval_config=pipeline_config.eval_config,
-            categories=categories,
-            losses=losses,
-            learning_rate=learning_rate,
-            handle_results=handle_results or (lambda _: None),
+        eval_metrics=feed.eval_metrics(
+            detections, groundtruth, batch.features, losses, learning_rate
         ),
         scaffold_fn=lambda: make_scaffold(
             EvaluationSaver(
@@ -233,11 +258,11 @@ def _eval_spec(
 
 
 def _evaluated_losses(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     detector: Detector,
     predictions: Any,
     groundtruth: Groundtruth,
-    detections: Detections,
+    detections: BatchDetections,
 ) -> step.Tensors:
     if pipeline_config.eval_config.use_dummy_loss_in_eval:
         return {step.TOTAL_LOSS: tf.constant(1.0)}
@@ -247,7 +272,9 @@ def _evaluated_losses(
     return step.with_total(terms, penalties)
 
 
-def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> Any:
+def _predict_spec(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, *, is_on_core: bool
+) -> Any:
     _, _, detections = _detect(pipeline_config, batch, is_on_core)
     served = serving_graph.named_outputs(detections)
 
@@ -267,14 +294,14 @@ def _predict_spec(pipeline_config: Any, batch: _Batch, *, is_on_core: bool) -> A
     )
 
 
-def _type_on_core(train_config: Any, is_on_core: bool) -> tf.DType:
+def _type_on_core(train_config: train_pb2.TrainConfig, is_on_core: bool) -> tf.DType:
     """Type that the network computes in."""
     return tf.bfloat16 if is_on_core and train_config.use_bfloat16 else tf.float32
 
 
 def _detect(
-    pipeline_config: Any, batch: _Batch, is_on_core: bool
-) -> Tuple[Detector, Any, Detections]:
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, is_on_core: bool
+) -> Tuple[Detector, Any, BatchDetections]:
     """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Dict, Iterable, Iterator, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 
@@ -13,6 +24,7 @@ from benchmarks.conformance.goldens import Case, Names, load, moved, one_hot_cla
 from benchmarks.conformance.repeats import OUTSIDE, REPEATS, compare_repeated, compare_runs
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context, Groundtruth, make_detector
+from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2, ssd_pb2
 
 COLUMNS = (
     "variables",
@@ -36,7 +48,9 @@ NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
 NO_LOSS = 1e-6  # share of the total below which rounding decides
 
 
-def _groundtruth(model: Any, images: np.ndarray) -> Groundtruth:
+def _groundtruth(
+    model: Union[ssd_pb2.Ssd, faster_rcnn_pb2.FasterRcnn], images: np.ndarray
+) -> Groundtruth:
     """The fixed labels of images [B, h, w, C]; masks fill their boxes."""
     classes = tf.constant(one_hot_classes(model.num_classes))
     weights = tf.ones(goldens.BOXES.shape[:2])
@@ -83,7 +97,11 @@ def _context(case: Case) -> Optional[Context]:
 
 
 def build(
-    case: Case, config: Any, images: np.ndarray, is_training: bool, quantized: bool = False
+    case: Case,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    images: np.ndarray,
+    is_training: bool,
+    quantized: bool = False,
 ) -> _Built:
     """The detector and its predictions on images [B, h, w, C], of a float model by default."""
     rewriter = config.graph_rewriter if quantized else None
@@ -329,7 +347,10 @@ def check_training(case: Case, cells: Dict[str, Check]) -> None:
 
 @contextlib.contextmanager
 def training_pass(
-    case: Case, config: Any, keys: Iterable[str], quantized: bool = False
+    case: Case,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    keys: Iterable[str],
+    quantized: bool = False,
 ) -> Iterator[Callable[[goldens.SeededValue], Dict[str, Any]]]:
     """Context manager: a function that runs a pass in training of given weights."""
     with tf.Graph().as_default():

@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks.conformance import tf2
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
+from estimator_det.protos import pipeline_pb2
 
 SeededValue = Callable[[str, Sequence[int]], np.ndarray]
 
@@ -169,7 +170,9 @@ def seeded_value(path: pathlib.Path, variant: str) -> Callable[..., np.ndarray]:
     return getattr(module, variant)
 
 
-def apply_recorded_overrides(config: Any, recorded: Sequence[str]) -> Any:
+def apply_recorded_overrides(
+    config: pipeline_pb2.TrainEvalPipelineConfig, recorded: Sequence[str]
+) -> Any:
     """A copy of the pipeline configuration with a golden record's changes made to it.
 
     Records say "path: old -> new", "path = new" or "path field = field = new"; a path starts at the

@@ -85,7 +85,7 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         "postprocess": {
             key: stats
             for key, stats in numeric["postprocess"].items()
-            if key.startswith(_OF_DETECTIONS)
+            if key.startswith(_OF_DETECTIONS) and key != "mask_predictions"
         },
         "predictions": {
             key: stats

@@ -17,6 +17,7 @@ from benchmarks.conformance.compare import Check
 from benchmarks.conformance.goldens import Case, Names, load, one_hot_classes
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.detectors import make_detector
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.model_fn import create_model_fn
 
@@ -60,7 +61,7 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
 
 @contextlib.contextmanager
 def optimizer_steps(
-    case: Case, config: Any, model_names: Set[str]
+    case: Case, config: pipeline_pb2.TrainEvalPipelineConfig, model_names: Set[str]
 ) -> Iterator[Tuple[Set[str], Callable[[int, goldens.SeededValue], Steps]]]:
     """Context manager: names of all variables, and a function that takes steps from given weights.
 
@@ -117,7 +118,7 @@ def _compare(check: Check, runs: Sequence[Steps], slots: Set[str], case: Case) -
     repeats.compare_runs(check, [run.changes for run in runs], changes, CHANGES, "change")
 
 
-def _padded_batch(case: Case, config: Any) -> Any:
+def _padded_batch(case: Case, config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     """The fixed batch as an input_fn returns it, padded to five boxes."""
     padding = 2
     detector = make_detector(config.model, is_training=True)

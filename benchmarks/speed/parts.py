@@ -13,6 +13,8 @@ import time
 import timeit
 from typing import Any, Callable, Dict, Iterator, List
 
+from estimator_det.protos import pipeline_pb2
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
@@ -65,7 +67,7 @@ def _session() -> Iterator[Any]:
         yield session
 
 
-def _image_size(config: Any) -> List[int]:
+def _image_size(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[int]:
     from estimator_det.images.resize import make_resizer
 
     model = getattr(config.model, config.model.WhichOneof("model"))
@@ -112,7 +114,9 @@ def floor(arguments: argparse.Namespace) -> Figures:
     }
 
 
-def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
+def _two_stage_outputs(
+    config: pipeline_pb2.TrainEvalPipelineConfig, images: tf.Tensor
+) -> List[tf.Tensor]:
     from estimator_det.detectors.base import boxes_to_pixels
     from estimator_det.detectors.two_stage.proposals import Regions
     from estimator_det.nets.context_attention import AttentionContext
@@ -139,19 +143,19 @@ def _two_stage_outputs(config: Any, images: tf.Tensor) -> List[tf.Tensor]:
     return outputs
 
 
-def _detector(config: Any, is_training: bool) -> Any:
+def _detector(config: pipeline_pb2.TrainEvalPipelineConfig, is_training: bool) -> Any:
     from estimator_det.detectors import make_detector
 
     return make_detector(config.model, is_training=is_training)
 
 
-def _train_batches(config: Any) -> Any:
+def _train_batches(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     from inputs import create_train_input_fn
 
     return create_train_input_fn(config, _detector(config, True).preprocess, seed=0)()
 
 
-def _next_batch(config: Any) -> Any:
+def _next_batch(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     """The first batch of training as tensors of the open graph."""
     iterator = tf1.data.make_initializable_iterator(_train_batches(config))
     tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
@@ -186,7 +190,7 @@ def input_pipeline(arguments: argparse.Namespace) -> Figures:
         return _input_figures(datasets, arguments.batch_size)
 
 
-def _decoded_batches(config: Any) -> tf.data.Dataset:
+def _decoded_batches(config: pipeline_pb2.TrainEvalPipelineConfig) -> tf.data.Dataset:
     """Batches of resized images, decoded, batched and prefetched as the input pipeline does."""
     reader, size = config.train_input_reader, _image_size(config)
     batch_size = config.train_config.batch_size
@@ -245,14 +249,17 @@ def _input_figures(datasets: Dict[str, tf.data.Dataset], batch_size: int) -> Fig
 
 
 @contextlib.contextmanager
-def _training(config: Any, batch: Any = None) -> Iterator[Callable[[], Any]]:
+def _training(
+    config: pipeline_pb2.TrainEvalPipelineConfig, batch: Any = None
+) -> Iterator[Callable[[], Any]]:
     """A function that runs a training step, with its input or on a batch held in memory."""
     from model_fn.model_fn import create_model_fn
 
     with tf.Graph().as_default():
         tensors = tf.nest.map_structure(tf.constant, batch) if batch else _next_batch(config)
+        features, labels = tensors
         tf1.train.get_or_create_global_step()
-        spec = create_model_fn(config)(*tensors, estimator.ModeKeys.TRAIN, {})
+        spec = create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
         with _session() as session:
             yield functools.partial(session.run, spec.train_op)
 
@@ -384,7 +391,9 @@ def serving(arguments: argparse.Namespace) -> Figures:
     return figures
 
 
-def _serving_steps(config: Any, checkpoint: str, images: np.ndarray) -> Figures:
+def _serving_steps(
+    config: pipeline_pb2.TrainEvalPipelineConfig, checkpoint: str, images: np.ndarray
+) -> Figures:
     """Times of the network and of post-processing, each by itself."""
     batch = len(images)
     with tf.Graph().as_default() as graph:

@@ -2,8 +2,8 @@
 
 from estimator_det.config.registry import import_modules
 from estimator_det.detectors.base import DETECTORS as DETECTORS
+from estimator_det.detectors.base import BatchDetections as BatchDetections
 from estimator_det.detectors.base import Context as Context
-from estimator_det.detectors.base import Detections as Detections
 from estimator_det.detectors.base import Detector as Detector
 from estimator_det.detectors.base import Groundtruth as Groundtruth
 from estimator_det.detectors.base import Predictions as Predictions

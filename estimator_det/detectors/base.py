@@ -24,9 +24,9 @@ from typing import (
 from google.protobuf.message import Message
 
 from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.coded_boxes import Boxes
 from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
-from estimator_det.boxes.nms.rows import Boxes
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error, refuse
 from estimator_det.config.registry import Registry
@@ -101,7 +101,7 @@ class WeightedLosses:
     classification_weight: float  # factor of the classification term
 
 
-class Detections(NamedTuple):
+class BatchDetections(NamedTuple):
     """Final detections, by falling score; rows past `num` are zero.
 
     `boxes` are normalized to the real image inside the padded one.
@@ -157,11 +157,11 @@ class Postprocessing:
         windows: tf.Tensor,
         fields: Optional[Dict[str, tf.Tensor]] = None,
         **options: Any,
-    ) -> Detections:
+    ) -> BatchDetections:
         """Suppresses boxes [B, A, q, 4] with scores [B, A, C], and cuts them to windows [B, 4].
 
-        Fields are those of `Detections` that each row of the boxes has; other options are those of
-        `multiclass_nms`.
+        Fields are those of `BatchDetections` that each row of the boxes has; other options are
+        those of `multiclass_nms`.
         """
         survivors = multiclass_nms(
             boxes,
@@ -171,7 +171,7 @@ class Postprocessing:
             fields={"multiclass_scores": scores, **(fields or {})},
             **options,
         )
-        return Detections(
+        return BatchDetections(
             boxes=survivors.boxes,
             scores=survivors.scores,
             classes=survivors.classes,
@@ -221,7 +221,10 @@ class Detector(Protocol):
         """
 
     def loss(
-        self, predictions: Any, groundtruth: Groundtruth, detections: Optional[Detections] = None
+        self,
+        predictions: Any,
+        groundtruth: Groundtruth,
+        detections: Optional[BatchDetections] = None,
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment.
 
@@ -229,7 +232,7 @@ class Detector(Protocol):
         `postprocess` returns.
         """
 
-    def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> Detections:
+    def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> BatchDetections:
         """Decodes boxes, converts scores and suppresses."""
 
     def updates(self) -> List[tf.Operation]:

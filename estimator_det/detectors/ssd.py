@@ -22,8 +22,8 @@ from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
+    BatchDetections,
     Context,
-    Detections,
     Groundtruth,
     ImageFrame,
     Losses,
@@ -137,7 +137,7 @@ class SsdDetector:
         self,
         predictions: Predictions,
         groundtruth: Groundtruth,
-        detections: Optional[Detections] = None,
+        detections: Optional[BatchDetections] = None,
     ) -> Losses:
         del detections  # losses are those of anchors
         with tf1.name_scope("Loss"):
@@ -145,7 +145,7 @@ class SsdDetector:
 
     def postprocess(
         self, predictions: Predictions, true_shapes: Optional[tf.Tensor] = None
-    ) -> Detections:
+    ) -> BatchDetections:
         """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
         Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` and

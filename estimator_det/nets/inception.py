@@ -17,7 +17,7 @@ from estimator_det.nets.layers import conv2d, separable_conv2d
 SEPARABLE_MULTIPLIER = 8  # depthwise channels per colour in the first layer of v2, at most
 
 
-class Conv(NamedTuple):
+class InceptionConv(NamedTuple):
     """A convolution."""
 
     name: str  # name of its variable scope; it does not always match the kernel
@@ -30,7 +30,7 @@ class Conv(NamedTuple):
     is_separable: bool = False  # True if it is split into depthwise and pointwise halves
 
 
-class Pool(NamedTuple):
+class InceptionPool(NamedTuple):
     """3x3 pooling: "max" or "avg"."""
 
     kind: str
@@ -42,11 +42,11 @@ class Pool(NamedTuple):
 class Fork(NamedTuple):
     """Convolutions of one input, with their outputs concatenated."""
 
-    arms: Tuple[Conv, ...]
+    arms: Tuple[InceptionConv, ...]
 
 
-Layer = Union[Conv, Pool, Fork]
-Branches = Tuple[Tuple[Layer, ...], ...]
+ModuleLayer = Union[InceptionConv, InceptionPool, Fork]
+Branches = Tuple[Tuple[ModuleLayer, ...], ...]
 
 
 class Mixed(NamedTuple):
@@ -56,13 +56,13 @@ class Mixed(NamedTuple):
     branches: Branches  # the chains
 
 
-Block = Union[Conv, Pool, Mixed]  # each has one named activation
+InceptionBlock = Union[InceptionConv, InceptionPool, Mixed]  # each has one named activation
 
 
-def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> Conv:
+def conv(name: str, depth: int, stride: int = 1, **settings: Any) -> InceptionConv:
     """A convolution whose name ends with its kernel: "0b_1x7" is `Conv2d_0b_1x7`."""
     height, width = name.rpartition("_")[2].split("x")
-    return Conv(f"Conv2d_{name}", (int(height), int(width)), depth, stride, **settings)
+    return InceptionConv(f"Conv2d_{name}", (int(height), int(width)), depth, stride, **settings)
 
 
 # Initial deviations of v2's 1x1 convolutions.
@@ -84,7 +84,7 @@ def _v2_mixed(
                 conv("0b_3x3", double[1]),
                 conv("0c_3x3", double[1]),
             ),
-            (Pool(pool), conv("0b_1x1", last, stddev=AFTER_POOLING)),
+            (InceptionPool(pool), conv("0b_1x1", last, stddev=AFTER_POOLING)),
         ),
     )
 
@@ -100,17 +100,17 @@ def _v2_halving(letters: str, first: Tuple[int, int], second: Tuple[int, int]) -
                 conv("0b_3x3", second[1]),
                 conv("1a_3x3", second[1], 2),
             ),
-            (Pool("max", 2),),
+            (InceptionPool("max", 2),),
         ),
     )
 
 
-V2_BLOCKS: Tuple[Block, ...] = (
+V2_BLOCKS: Tuple[InceptionBlock, ...] = (
     conv("1a_7x7", 64, 2, stddev=1.0, is_separable=True),
-    Pool("max", 2, name="MaxPool_2a_3x3"),
+    InceptionPool("max", 2, name="MaxPool_2a_3x3"),
     conv("2b_1x1", 64, stddev=0.1),
     conv("2c_3x3", 192),
-    Pool("max", 2, name="MaxPool_3a_3x3"),
+    InceptionPool("max", 2, name="MaxPool_3a_3x3"),
     _v2_mixed("3b", 64, (64, 64), (64, 96), "avg", 32),
     _v2_mixed("3c", 64, (64, 96), (64, 96), "avg", 64),
     _v2_halving("4a", (128, 160), (64, 96)),
@@ -124,7 +124,7 @@ V2_BLOCKS: Tuple[Block, ...] = (
 )
 
 
-def _v3_35(letters: str, second: Tuple[Conv, Conv], last: int) -> Mixed:
+def _v3_35(letters: str, second: Tuple[InceptionConv, InceptionConv], last: int) -> Mixed:
     """Block of four branches at 35x35: 1x1; 1x1 and 5x5; 1x1 and two 3x3; pooling and 1x1."""
     return Mixed(
         f"Mixed_{letters}",
@@ -132,7 +132,7 @@ def _v3_35(letters: str, second: Tuple[Conv, Conv], last: int) -> Mixed:
             (conv("0a_1x1", 64),),
             second,
             (conv("0a_1x1", 64), conv("0b_3x3", 96), conv("0c_3x3", 96)),
-            (Pool("avg"), conv("0b_1x1", last)),
+            (InceptionPool("avg"), conv("0b_1x1", last)),
         ),
     )
 
@@ -151,7 +151,7 @@ def _v3_17(letters: str, inner: int) -> Mixed:
                 conv("0d_7x1", inner),
                 conv("0e_1x7", 192),
             ),
-            (Pool("avg"), conv("0b_1x1", 192)),
+            (InceptionPool("avg"), conv("0b_1x1", 192)),
         ),
     )
 
@@ -168,28 +168,32 @@ def _v3_8(letters: str, second_arm: str) -> Mixed:
                 conv("0b_3x3", 384),
                 Fork((conv("0c_1x3", 384), conv("0d_3x1", 384))),
             ),
-            (Pool("avg"), conv("0b_1x1", 192)),
+            (InceptionPool("avg"), conv("0b_1x1", 192)),
         ),
     )
 
 
-V3_BLOCKS: Tuple[Block, ...] = (
+V3_BLOCKS: Tuple[InceptionBlock, ...] = (
     conv("1a_3x3", 32, 2, padding="VALID"),
     conv("2a_3x3", 32, padding="VALID"),
     conv("2b_3x3", 64),
-    Pool("max", 2, "VALID", "MaxPool_3a_3x3"),
+    InceptionPool("max", 2, "VALID", "MaxPool_3a_3x3"),
     conv("3b_1x1", 80, padding="VALID"),
     conv("4a_3x3", 192, padding="VALID"),
-    Pool("max", 2, "VALID", "MaxPool_5a_3x3"),
+    InceptionPool("max", 2, "VALID", "MaxPool_5a_3x3"),
     _v3_35("5b", (conv("0a_1x1", 48), conv("0b_5x5", 64)), 32),
-    _v3_35("5c", (conv("0b_1x1", 48), Conv("Conv_1_0c_5x5", (5, 5), 64)), 64),
+    _v3_35("5c", (conv("0b_1x1", 48), InceptionConv("Conv_1_0c_5x5", (5, 5), 64)), 64),
     _v3_35("5d", (conv("0a_1x1", 48), conv("0b_5x5", 64)), 64),
     Mixed(
         "Mixed_6a",
         (
-            (Conv("Conv2d_1a_1x1", (3, 3), 384, 2, "VALID"),),
-            (conv("0a_1x1", 64), conv("0b_3x3", 96), Conv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID")),
-            (Pool("max", 2, "VALID"),),
+            (InceptionConv("Conv2d_1a_1x1", (3, 3), 384, 2, "VALID"),),
+            (
+                conv("0a_1x1", 64),
+                conv("0b_3x3", 96),
+                InceptionConv("Conv2d_1a_1x1", (3, 3), 96, 2, "VALID"),
+            ),
+            (InceptionPool("max", 2, "VALID"),),
         ),
     ),
     _v3_17("6b", 128),
@@ -206,17 +210,17 @@ V3_BLOCKS: Tuple[Block, ...] = (
                 conv("0c_7x1", 192),
                 conv("1a_3x3", 192, 2, padding="VALID"),
             ),
-            (Pool("max", 2, "VALID"),),
+            (InceptionPool("max", 2, "VALID"),),
         ),
     ),
     _v3_8("7b", "0b_3x1"),
     _v3_8("7c", "0c_3x1"),
 )
 
-Depth = Callable[[float], int]
+ScaleDepth = Callable[[float], int]
 
 
-def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
+def _convolve(net: tf.Tensor, conv: InceptionConv, depth: ScaleDepth) -> tf.Tensor:
     settings: Dict[str, Any] = {"stride": conv.stride, "padding": conv.padding, "scope": conv.name}
     if conv.stddev is not None:
         settings["weights_initializer"] = truncated_normal(conv.stddev)
@@ -227,8 +231,8 @@ def _convolve(net: tf.Tensor, conv: Conv, depth: Depth) -> tf.Tensor:
     return separable_conv2d(net, channels, conv.kernel, multiplier, **settings)
 
 
-def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
-    if isinstance(layer, Conv):
+def _apply(net: tf.Tensor, layer: ModuleLayer, depth: ScaleDepth) -> tf.Tensor:
+    if isinstance(layer, InceptionConv):
         return _convolve(net, layer, depth)
     if isinstance(layer, Fork):
         return tf.concat([_convolve(net, arm, depth) for arm in layer.arms], axis=-1)
@@ -236,7 +240,7 @@ def _apply(net: tf.Tensor, layer: Layer, depth: Depth) -> tf.Tensor:
     return pool(net, ksize=3, strides=layer.stride, padding=layer.padding)
 
 
-def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
+def mix(net: tf.Tensor, branches: Branches, depth: ScaleDepth = int) -> tf.Tensor:
     """Builds chains of layers on `net`, [B, h, w, C], and concatenates their channels."""
     outputs = []
     for number, branch in enumerate(branches):
@@ -249,7 +253,7 @@ def mix(net: tf.Tensor, branches: Branches, depth: Depth = int) -> tf.Tensor:
 
 
 def inception(
-    inputs: tf.Tensor, depth: Depth = int, blocks: Sequence[Block] = V2_BLOCKS
+    inputs: tf.Tensor, depth: ScaleDepth = int, blocks: Sequence[InceptionBlock] = V2_BLOCKS
 ) -> Dict[str, tf.Tensor]:
     """Builds a network, or a part of one, in the open variable and argument scopes.
 

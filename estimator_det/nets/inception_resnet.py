@@ -13,7 +13,14 @@ from typing import ContextManager, Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inception
-from estimator_det.nets.inception import Block, Branches, Conv, Mixed, Pool, conv
+from estimator_det.nets.inception import (
+    Branches,
+    InceptionBlock,
+    InceptionConv,
+    InceptionPool,
+    Mixed,
+    conv,
+)
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.object_paths import joined
 
@@ -33,21 +40,21 @@ class Residual(NamedTuple):
     repeats: int  # number of such blocks in a row
 
 
-STEM: Tuple[Block, ...] = (
+STEM: Tuple[InceptionBlock, ...] = (
     conv("1a_3x3", 32, 2),
     conv("2a_3x3", 32),
     conv("2b_3x3", 64),
-    Pool("max", 2, name="MaxPool_3a_3x3"),
+    InceptionPool("max", 2, name="MaxPool_3a_3x3"),
     conv("3b_1x1", 80),
     conv("4a_3x3", 192),
-    Pool("max", 2, name="MaxPool_5a_3x3"),
+    InceptionPool("max", 2, name="MaxPool_5a_3x3"),
     Mixed(
         "Mixed_5b",
         (
             (conv("1x1", 96),),
             (conv("0a_1x1", 48), conv("0b_5x5", 64)),
             (conv("0a_1x1", 64), conv("0b_3x3", 96), conv("0c_3x3", 96)),
-            (Pool("avg"), conv("0b_1x1", 64)),
+            (InceptionPool("avg"), conv("0b_1x1", 64)),
         ),
     ),
 )
@@ -89,13 +96,13 @@ def _mixed_6a(stride: int) -> Mixed:
         (
             (conv("1a_3x3", 384, stride),),
             (conv("0a_1x1", 256), conv("0b_3x3", 256), conv("1a_3x3", 384, stride)),
-            (Pool("max", stride),),
+            (InceptionPool("max", stride),),
         ),
     )
 
 
 def _mixed_7a(padding: str) -> Mixed:
-    def halving(depth: int) -> Conv:
+    def halving(depth: int) -> InceptionConv:
         return conv("1a_3x3", depth, 2, padding=padding)
 
     return Mixed(
@@ -104,7 +111,7 @@ def _mixed_7a(padding: str) -> Mixed:
             (conv("0a_1x1", 256), halving(384)),
             (conv("0a_1x1", 256), halving(288)),
             (conv("0a_1x1", 256), conv("0b_3x3", 288), halving(320)),
-            (Pool("max", 2, padding),),
+            (InceptionPool("max", 2, padding),),
         ),
     )
 

@@ -39,7 +39,7 @@ SQUEEZE = 4  # a squeeze-excite gate has a quarter as many hidden channels
 GATE_SLOPE = 0.16667
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
-Depth = Callable[[float], int]
+ScaleDepth = Callable[[float], int]
 
 
 def hard_swish(inputs: tf.Tensor) -> tf.Tensor:
@@ -58,12 +58,12 @@ def divisible(channels: float, least: int = DIVISOR) -> int:
     return rounded + DIVISOR if rounded < 0.9 * channels else rounded
 
 
-def rounded_depth(depth_multiplier: float, min_depth: int) -> Depth:
+def depth_function(depth_multiplier: float, min_depth: int) -> ScaleDepth:
     """Function from a table's depth to the real one: scaled, rounded to eights, not too small."""
     return lambda depth: divisible(depth * depth_multiplier, min_depth)
 
 
-class Conv(NamedTuple):
+class PlainConv(NamedTuple):
     """A plain convolution."""
 
     depth: int  # output channels at depth multiplier 1
@@ -72,7 +72,7 @@ class Conv(NamedTuple):
     activation: Activation = tf.nn.relu6  # activation after the batch norm
 
 
-class Block(NamedTuple):
+class InvertedResidual(NamedTuple):
     """An inverted residual: widen, filter channels, narrow, add the input if shapes agree."""
 
     depth: int  # output channels at depth multiplier 1
@@ -87,38 +87,42 @@ class Block(NamedTuple):
     residual: bool = True  # True if the input is added to an output of the same shape
 
 
-Layers = Tuple[Union[Conv, Block], ...]
+Layers = Tuple[Union[PlainConv, InvertedResidual], ...]
 
 # `layer_4` has 1/4 of the resolution, `layer_7` and `layer_8/expansion_output` 1/8, `layer_14` and
 # `layer_15/expansion_output` 1/16, `layer_18` and `layer_19` 1/32.
 V2_LAYERS: Layers = (
-    Conv(32, 3, stride=2),
-    Block(16, expansion=0),
-    Block(24, 2),
-    Block(24),
-    Block(32, 2),
-    *[Block(32)] * 2,
-    Block(64, 2),
-    *[Block(64)] * 3,
-    *[Block(96)] * 3,
-    Block(160, 2),
-    *[Block(160)] * 2,
-    Block(320),
-    Conv(1280),
+    PlainConv(32, 3, stride=2),
+    InvertedResidual(16, expansion=0),
+    InvertedResidual(24, 2),
+    InvertedResidual(24),
+    InvertedResidual(32, 2),
+    *[InvertedResidual(32)] * 2,
+    InvertedResidual(64, 2),
+    *[InvertedResidual(64)] * 3,
+    *[InvertedResidual(96)] * 3,
+    InvertedResidual(160, 2),
+    *[InvertedResidual(160)] * 2,
+    InvertedResidual(320),
+    PlainConv(1280),
 )
 
 
-def _relu(depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False) -> Block:
-    return Block(depth, stride, expansion, kernel, tf.nn.relu, squeeze)
+def _relu(
+    depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False
+) -> InvertedResidual:
+    return InvertedResidual(depth, stride, expansion, kernel, tf.nn.relu, squeeze)
 
 
-def _swish(depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False) -> Block:
-    return Block(depth, stride, expansion, kernel, hard_swish, squeeze)
+def _swish(
+    depth: int, stride: int, expansion: float, kernel: int, squeeze: bool = False
+) -> InvertedResidual:
+    return InvertedResidual(depth, stride, expansion, kernel, hard_swish, squeeze)
 
 
 # The detectors' v3 networks: after the last stride, half the channels of the classifiers.
 V3_LARGE_LAYERS: Layers = (
-    Conv(16, 3, stride=2, activation=hard_swish),
+    PlainConv(16, 3, stride=2, activation=hard_swish),
     _relu(16, 1, 1, 3),
     _relu(24, 2, 4, 3),
     _relu(24, 1, 3, 3),
@@ -130,10 +134,10 @@ V3_LARGE_LAYERS: Layers = (
     *[_swish(112, 1, 6, 3, squeeze=True)] * 2,
     _swish(80, 2, 6, 5, squeeze=True),
     *[_swish(80, 1, 6, 5, squeeze=True)] * 2,
-    Conv(480, activation=hard_swish),
+    PlainConv(480, activation=hard_swish),
 )
 V3_SMALL_LAYERS: Layers = (
-    Conv(16, 3, stride=2, activation=hard_swish),
+    PlainConv(16, 3, stride=2, activation=hard_swish),
     _relu(16, 2, 1, 3, squeeze=True),
     _relu(24, 2, 72 / 16, 3),
     _relu(24, 1, 88 / 24, 3),
@@ -142,16 +146,16 @@ V3_SMALL_LAYERS: Layers = (
     *[_swish(48, 1, 3, 5, squeeze=True)] * 2,
     _swish(48, 2, 6, 5, squeeze=True),
     *[_swish(48, 1, 6, 5, squeeze=True)] * 2,
-    Conv(288, activation=hard_swish),
+    PlainConv(288, activation=hard_swish),
 )
 
 
-def _fused(depth: int, stride: int, expansion: float) -> Block:
-    return Block(depth, stride, expansion, 3, tf.nn.relu, fused=True)
+def _fused(depth: int, stride: int, expansion: float) -> InvertedResidual:
+    return InvertedResidual(depth, stride, expansion, 3, tf.nn.relu, fused=True)
 
 
 EDGETPU_LAYERS: Layers = (
-    Conv(32, 3, stride=2, activation=tf.nn.relu),
+    PlainConv(32, 3, stride=2, activation=tf.nn.relu),
     _fused(16, 1, 1),
     _fused(32, 2, 8),
     *[_fused(32, 1, 4)] * 3,
@@ -216,7 +220,9 @@ def _network_scope() -> Iterator[None]:
         yield
 
 
-def _block(inputs: tf.Tensor, block: Block, depth: Depth, padding: str) -> Dict[str, tf.Tensor]:
+def _block(
+    inputs: tf.Tensor, block: InvertedResidual, depth: ScaleDepth, padding: str
+) -> Dict[str, tf.Tensor]:
     """Builds a block and returns `expansion_output` (if any), `depthwise_output`, `output`."""
     outputs: Dict[str, tf.Tensor] = {}
     net = inputs
@@ -246,7 +252,7 @@ def _block(inputs: tf.Tensor, block: Block, depth: Depth, padding: str) -> Dict[
 def inverted_residual_net(
     inputs: tf.Tensor,
     layers: Layers,
-    depth: Depth,
+    depth: ScaleDepth,
     *,
     explicit_padding: bool = False,
     pad_whole_blocks: bool = False,
@@ -257,7 +263,7 @@ def inverted_residual_net(
     Args:
         inputs: float [B, h, w, 3].
         layers: the table.
-        depth: channels of a layer from the table's, see `rounded_depth`.
+        depth: channels of a layer from the table's, see `depth_function`.
         explicit_padding: pad before convolutions by kernel size instead of "SAME".
         pad_whole_blocks: with `explicit_padding`, pad a block's input in addition to "SAME" inside
             it, so that maps grow by the kernel size minus 1 at every block: the reference pads the
@@ -279,7 +285,7 @@ def inverted_residual_net(
     with contextlib.nullcontext() if tf2_line else _network_scope():
         for number, row in enumerate(layers, start=1):
             name = f"layer_{number}"
-            if isinstance(row, Conv):
+            if isinstance(row, PlainConv):
                 net = conv2d(
                     net,
                     depth(row.depth),

@@ -17,7 +17,7 @@ from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tupl
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import DepthwisePenalty
-from estimator_det.nets.normalization import Convolution, batch_norm, sync_batch_norm
+from estimator_det.nets.normalization import NormalizedConvolution, batch_norm, sync_batch_norm
 from estimator_det.nets.quantization import (
     ACTIVATION,
     BEFORE_ACTIVATION,
@@ -236,7 +236,7 @@ class _Layer:
             outputs = self._with_bias(outputs)
         elif self.normalizer_fn in (batch_norm, sync_batch_norm):
             weights = kernel(regularizer=self.weights_regularizer)
-            convolution = Convolution(
+            convolution = NormalizedConvolution(
                 tf.identity(weights),
                 scale_shape,
                 convolve,

@@ -26,7 +26,7 @@ BATCH_NORM_DECAY = 0.9997
 BATCH_NORM_EPSILON = 0.001
 
 
-class Layer(NamedTuple):
+class MobileNetLayer(NamedTuple):
     """One row of a MobileNet v1 table: a 3x3 convolution, full or depthwise and pointwise."""
 
     stride: int
@@ -34,21 +34,21 @@ class Layer(NamedTuple):
     separable: bool = True
 
 
-V1_LAYERS: Tuple[Layer, ...] = (
-    Layer(2, 32, separable=False),
-    Layer(1, 64),
-    Layer(2, 128),
-    Layer(1, 128),
-    Layer(2, 256),
-    Layer(1, 256),
-    Layer(2, 512),
-    Layer(1, 512),
-    Layer(1, 512),
-    Layer(1, 512),
-    Layer(1, 512),
-    Layer(1, 512),
-    Layer(2, 1024),
-    Layer(1, 1024),
+V1_LAYERS: Tuple[MobileNetLayer, ...] = (
+    MobileNetLayer(2, 32, separable=False),
+    MobileNetLayer(1, 64),
+    MobileNetLayer(2, 128),
+    MobileNetLayer(1, 128),
+    MobileNetLayer(2, 256),
+    MobileNetLayer(1, 256),
+    MobileNetLayer(2, 512),
+    MobileNetLayer(1, 512),
+    MobileNetLayer(1, 512),
+    MobileNetLayer(1, 512),
+    MobileNetLayer(1, 512),
+    MobileNetLayer(1, 512),
+    MobileNetLayer(2, 1024),
+    MobileNetLayer(1, 1024),
 )
 KERNEL = 3
 
@@ -78,7 +78,7 @@ def mobilenet_v1(
     depth: Callable[[float], int],  # channels of a layer from the table's, see `scaled_depth`
     *,
     explicit_padding: bool = False,  # pad before the convolutions by kernel size instead of "SAME"
-    layers: Sequence[Layer] = V1_LAYERS,  # the table
+    layers: Sequence[MobileNetLayer] = V1_LAYERS,  # the table
     first_number: int = 0,  # number of the first layer, in names
 ) -> Dict[str, tf.Tensor]:
     """Builds the network in the open variable and argument scopes.

@@ -24,7 +24,7 @@ DEPTH_GROWTH = 2  # factor of the channels at every halving of the resolution
 LAYERS_PER_SEPARABLE = 2
 
 
-class Step(NamedTuple):
+class CellStep(NamedTuple):
     """One operation of a cell."""
 
     operation: str  # "separable", "max_pool", "avg_pool" or "identity"
@@ -38,14 +38,14 @@ class Cell(NamedTuple):
     """A cell, as a table."""
 
     # Blocks of two operations, left and right, whose results are added as a new state.
-    blocks: Tuple[Tuple[Step, Step], ...]
+    blocks: Tuple[Tuple[CellStep, CellStep], ...]
     outputs: Tuple[int, ...]  # states whose concatenation is the output
 
 
-TRAINING_STEPS = 250000  # step at which `Network.keep_paths` is reached
+TRAINING_STEPS = 250000  # step at which `NasNet.keep_paths` is reached
 
 
-class Network(NamedTuple):
+class NasNet(NamedTuple):
     """Cells in a row, after a strided convolution and two stem cells."""
 
     cell: Cell  # cell of the network; it halves the resolution if its stride is 2
@@ -62,37 +62,37 @@ class Network(NamedTuple):
 
 PNASNET_CELL = Cell(
     blocks=(
-        (Step("separable", 5, 1), Step("max_pool", 3, 1)),
-        (Step("separable", 7, 0), Step("max_pool", 3, 0)),
-        (Step("separable", 5, 0), Step("separable", 3, 0)),
-        (Step("separable", 3, 4), Step("max_pool", 3, 0)),
-        (Step("separable", 3, 1), Step("identity", 1, 0)),
+        (CellStep("separable", 5, 1), CellStep("max_pool", 3, 1)),
+        (CellStep("separable", 7, 0), CellStep("max_pool", 3, 0)),
+        (CellStep("separable", 5, 0), CellStep("separable", 3, 0)),
+        (CellStep("separable", 3, 4), CellStep("max_pool", 3, 0)),
+        (CellStep("separable", 3, 1), CellStep("identity", 1, 0)),
     ),
     outputs=(2, 3, 4, 5, 6),
 )
-PNASNET_LARGE = Network(PNASNET_CELL, num_cells=12, depth=216, stem_depth=96, keep_paths=0.6)
+PNASNET_LARGE = NasNet(PNASNET_CELL, num_cells=12, depth=216, stem_depth=96, keep_paths=0.6)
 
 NASNET_CELL = Cell(
     blocks=(
-        (Step("separable", 5, 0), Step("separable", 3, 1)),
-        (Step("separable", 5, 1), Step("separable", 3, 1)),
-        (Step("avg_pool", 3, 0), Step("identity", 1, 1)),
-        (Step("avg_pool", 3, 1), Step("avg_pool", 3, 1)),
-        (Step("separable", 3, 0), Step("identity", 1, 0)),
+        (CellStep("separable", 5, 0), CellStep("separable", 3, 1)),
+        (CellStep("separable", 5, 1), CellStep("separable", 3, 1)),
+        (CellStep("avg_pool", 3, 0), CellStep("identity", 1, 1)),
+        (CellStep("avg_pool", 3, 1), CellStep("avg_pool", 3, 1)),
+        (CellStep("separable", 3, 0), CellStep("identity", 1, 0)),
     ),
     outputs=(1, 2, 3, 4, 5, 6),
 )
 NASNET_HALVING_CELL = Cell(
     blocks=(
-        (Step("separable", 5, 0), Step("separable", 7, 1)),
-        (Step("max_pool", 3, 0), Step("separable", 7, 1)),
-        (Step("avg_pool", 3, 0), Step("separable", 5, 1)),
-        (Step("identity", 1, 3), Step("avg_pool", 3, 2)),
-        (Step("separable", 3, 2), Step("max_pool", 3, 0)),
+        (CellStep("separable", 5, 0), CellStep("separable", 7, 1)),
+        (CellStep("max_pool", 3, 0), CellStep("separable", 7, 1)),
+        (CellStep("avg_pool", 3, 0), CellStep("separable", 5, 1)),
+        (CellStep("identity", 1, 3), CellStep("avg_pool", 3, 2)),
+        (CellStep("separable", 3, 2), CellStep("max_pool", 3, 0)),
     ),
     outputs=(3, 4, 5, 6),
 )
-NASNET_LARGE = Network(
+NASNET_LARGE = NasNet(
     NASNET_CELL,
     num_cells=18,
     depth=168,
@@ -178,7 +178,7 @@ def _drop_paths(net: tf.Tensor, keep: Optional[tf.Tensor]) -> tf.Tensor:
 
 
 def _operate(
-    net: tf.Tensor, step: Step, depth: int, stride: int, keep: Optional[tf.Tensor]
+    net: tf.Tensor, step: CellStep, depth: int, stride: int, keep: Optional[tf.Tensor]
 ) -> tf.Tensor:
     fits = net.shape[-1] == depth
     if step.operation == "identity":
@@ -231,7 +231,7 @@ class _Place(NamedTuple):
         return "Stem" if self.scope == f"cell_stem_{NUM_STEM_CELLS - 1}" else self.scope.title()
 
 
-def _places(network: Network) -> List[_Place]:
+def _places(network: NasNet) -> List[_Place]:
     """Lists the cells of a network, in order."""
     halving = network.halving_cell
     places = [
@@ -262,14 +262,14 @@ def _places(network: Network) -> List[_Place]:
     return places
 
 
-def _kept_paths(network: Network, number: int, progress: tf.Tensor) -> tf.Tensor:
+def _kept_paths(network: NasNet, number: int, progress: tf.Tensor) -> tf.Tensor:
     """Probability that a path is kept; falls with the cell's place and with the step."""
     total = len(_places(network))
     return 1.0 - progress * ((number + 1) / total * (1 - network.keep_paths))
 
 
 def _build_cells(
-    network: Network, numbers: Sequence[int], states: Sequence[_State], is_training: bool
+    network: NasNet, numbers: Sequence[int], states: Sequence[_State], is_training: bool
 ) -> Dict[str, tf.Tensor]:
     """Builds the cells of these places in the open variable scope, and returns their outputs.
 
@@ -295,7 +295,7 @@ def _build_cells(
 
 def searched_network(
     inputs: tf.Tensor,
-    network: Network = PNASNET_LARGE,
+    network: NasNet = PNASNET_LARGE,
     *,
     is_training: bool = False,
     last: str = "",
@@ -325,7 +325,7 @@ def searched_network(
 def rest_of_network(
     previous: tf.Tensor,  # float [N, h, w, C], output of the cell before `after`
     inputs: tf.Tensor,  # float [N, h, w, C], output of the cell `after`
-    network: Network,  # the table
+    network: NasNet,  # the table
     *,
     after: str,  # name of that activation
     is_training: bool = False,  # see `searched_network`

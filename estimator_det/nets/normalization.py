@@ -21,7 +21,7 @@ class _Parameters(NamedTuple):
     moving_variance: Any
 
 
-class Convolution(NamedTuple):
+class NormalizedConvolution(NamedTuple):
     """A convolution with simulated quantization, into which its batch norm is folded."""
 
     kernel: tf.Tensor  # float [height, width, inputs, outputs], or a depthwise one
@@ -77,7 +77,7 @@ def batch_norm(
     updates_collections: Any = tf1.GraphKeys.UPDATE_OPS,
     scope: Any = None,
     folds: bool = False,
-    convolution: Optional[Convolution] = None,
+    convolution: Optional[NormalizedConvolution] = None,
     over_replicas: bool = False,
 ) -> tf.Tensor:
     """Batch norm (Ioffe & Szegedy, 2015) of [B, h, w, C] or [B, C], over all axes but the last.
@@ -181,7 +181,9 @@ def _fold(convolution: tf.Operation, parameters: _Parameters, epsilon: float) ->
     return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
 
 
-def _quantize(convolution: Convolution, parameters: _Parameters, epsilon: float) -> tf.Tensor:
+def _quantize(
+    convolution: NormalizedConvolution, parameters: _Parameters, epsilon: float
+) -> tf.Tensor:
     """Folds batch norm with the moving averages into the quantized convolution."""
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
     outputs = convolution.convolve(convolution.quantize(_scale_kernel(convolution, factor)))
@@ -190,7 +192,7 @@ def _quantize(convolution: Convolution, parameters: _Parameters, epsilon: float)
 
 
 def _rounding_effect(
-    convolution: Convolution,  # convolution to normalize
+    convolution: NormalizedConvolution,  # convolution to normalize
     moving_variance: tf.Tensor,  # float32 [C], before this step
     parameters: _Parameters,  # variables of the batch norm
     variance: tf.Tensor,  # float32 [C], variance of the batch, with its gradient
@@ -210,7 +212,7 @@ def _rounding_effect(
     return outputs * tf.cast(tf1.rsqrt(variance + epsilon) / expected, outputs.dtype)
 
 
-def _scale_kernel(convolution: Convolution, factor: tf.Tensor) -> tf.Tensor:
+def _scale_kernel(convolution: NormalizedConvolution, factor: tf.Tensor) -> tf.Tensor:
     factor = tf.reshape(factor, convolution.scale_shape)
     return convolution.kernel * tf.cast(factor, convolution.kernel.dtype)
 

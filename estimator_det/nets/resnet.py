@@ -37,7 +37,7 @@ _UNIT = "/bottleneck_v1/"
 EXPANSION = 4  # output channels of a unit per channel of its bottleneck
 
 
-class Block(NamedTuple):
+class ResNetBlock(NamedTuple):
     """One row of a ResNet table: units of the same size."""
 
     units: int
@@ -45,11 +45,16 @@ class Block(NamedTuple):
     stride: int  # between this block and the next
 
 
-def _blocks(second: int, third: int) -> Tuple[Block, ...]:
-    return (Block(3, 64, 2), Block(second, 128, 2), Block(third, 256, 2), Block(3, 512, 1))
+def _blocks(second: int, third: int) -> Tuple[ResNetBlock, ...]:
+    return (
+        ResNetBlock(3, 64, 2),
+        ResNetBlock(second, 128, 2),
+        ResNetBlock(third, 256, 2),
+        ResNetBlock(3, 512, 1),
+    )
 
 
-V1_BLOCKS: Dict[int, Tuple[Block, ...]] = {
+V1_BLOCKS: Dict[int, Tuple[ResNetBlock, ...]] = {
     50: _blocks(4, 6),
     101: _blocks(4, 23),
     152: _blocks(8, 36),
@@ -167,7 +172,7 @@ def _unit(net: tf.Tensor, bottleneck: int, stride: int = 1, rate: int = 1) -> tf
 
 
 def build_block(
-    net: tf.Tensor, name: str, block: Block, bottleneck: int, stride: int = 1, rate: int = 1
+    net: tf.Tensor, name: str, block: ResNetBlock, bottleneck: int, stride: int = 1, rate: int = 1
 ) -> tf.Tensor:
     """Builds one block in the open variable and argument scopes.
 

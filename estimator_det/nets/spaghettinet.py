@@ -28,7 +28,7 @@ STEM_KERNEL = 5
 SCOPE = "spaghetti_net"
 
 
-class Layer(NamedTuple):
+class NodeLayer(NamedTuple):
     """One layer of a node."""
 
     # `ibn` (inverted bottleneck), `fused` (grouped whole convolutions, then a projection) or
@@ -39,7 +39,7 @@ class Layer(NamedTuple):
     groups: int = 1  # number of groups of a `fused` layer
 
 
-class Node(NamedTuple):
+class SpaghettiNode(NamedTuple):
     """One row of a network."""
 
     name: str  # short name, part of variable scopes
@@ -49,32 +49,32 @@ class Node(NamedTuple):
     level: int
     inputs: Tuple[str, ...]  # names of nodes above this row
     # The first may change the number of channels; the others add their input.
-    layers: Tuple[Layer, ...]
+    layers: Tuple[NodeLayer, ...]
     stride: int = 1  # stride of the first layer
 
 
-def _ibn(expansion: int, kernel: int = 3) -> Layer:
-    return Layer("ibn", kernel, expansion)
+def _ibn(expansion: int, kernel: int = 3) -> NodeLayer:
+    return NodeLayer("ibn", kernel, expansion)
 
 
-def _fused(expansion: int, groups: int) -> Layer:
-    return Layer("fused", 3, expansion, groups)
+def _fused(expansion: int, groups: int) -> NodeLayer:
+    return NodeLayer("fused", 3, expansion, groups)
 
 
-def _separable(kernel: int) -> Layer:
-    return Layer("separable", kernel)
+def _separable(kernel: int) -> NodeLayer:
+    return NodeLayer("separable", kernel)
 
 
-def _trunk(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
+def _trunk(*nodes: Tuple[int, Tuple[NodeLayer, ...]]) -> Tuple[SpaghettiNode, ...]:
     """Nodes n0 (level 2), n1 and so on, each at half the resolution of the one before it."""
     names = [STEM, *(f"n{number}" for number in range(len(nodes)))]
     return tuple(
-        Node(names[number + 1], depth, number + 2, (names[number],), layers, stride=2)
+        SpaghettiNode(names[number + 1], depth, number + 2, (names[number],), layers, stride=2)
         for number, (depth, layers) in enumerate(nodes)
     )
 
 
-def _head(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
+def _head(*nodes: Tuple[int, Tuple[NodeLayer, ...]]) -> Tuple[SpaghettiNode, ...]:
     """Nodes c0n0 to c0n5, connected in the same way in all networks."""
     connections = (
         (5, ("n3", "n4")),
@@ -85,14 +85,14 @@ def _head(*nodes: Tuple[int, Tuple[Layer, ...]]) -> Tuple[Node, ...]:
         (8, ("c0n4",)),
     )
     return tuple(
-        Node(f"c0n{number}", depth, level, inputs, layers)
+        SpaghettiNode(f"c0n{number}", depth, level, inputs, layers)
         for number, ((depth, layers), (level, inputs)) in enumerate(zip(nodes, connections))
     )
 
 
 OUTPUTS = ("c0n1", "c0n2", "c0n3", "c0n4", "c0n5")
 
-NETWORKS: Dict[str, Tuple[Node, ...]] = {
+NETWORKS: Dict[str, Tuple[SpaghettiNode, ...]] = {
     "spaghettinet_edgetpu_s": (
         *_trunk(
             (48, (_fused(8, 3),)),
@@ -180,7 +180,7 @@ def _concat_in_one_range(parts: Sequence[tf.Tensor], is_training: bool) -> tf.Te
 
 
 def _layer(
-    inputs: tf.Tensor, layer: Layer, depth: int, *, stride: int, padding: str, is_training: bool
+    inputs: tf.Tensor, layer: NodeLayer, depth: int, *, stride: int, padding: str, is_training: bool
 ) -> tf.Tensor:
     """Builds a layer: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     net = inputs
@@ -221,7 +221,7 @@ def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, padding: str)
 
 
 def _sum_of_edges(
-    node: Node, maps: Dict[str, tf.Tensor], levels: Dict[str, int], padding: str
+    node: SpaghettiNode, maps: Dict[str, tf.Tensor], levels: Dict[str, int], padding: str
 ) -> tf.Tensor:
     """Adds the inputs of a node at its level, cut to the size of the finest one."""
     edges = []

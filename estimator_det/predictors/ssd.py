@@ -128,12 +128,10 @@ def make_convolutional_box_head(
 ) -> ConvolutionalBoxHead:
     """The head of a `ConvolutionalBoxPredictor` message; see `base.make_box_head`.
 
-    The TF2 line never applies a sigmoid, and starts depthwise class heads without a bias.
+    The TF2 line never applies a sigmoid.
     """
     head = base.make_head_options(config, num_classes, add_background_class, is_training)
-    if tf2_line:
-        head = replace(head, class_bias_init=0.0) if head.use_depthwise else head
-    else:
+    if not tf2_line:
         head = replace(head, sigmoid_scores=config.apply_sigmoid_to_scores)
     return ConvolutionalBoxHead(
         head=head,

@@ -164,7 +164,7 @@ def check_training(
     """Prints the warnings about a configuration before it is trained; raises its errors."""
     from estimator_det.config import files
     from model_fn.runs import cluster
-    from model_fn.runs.options import check_tpu
+    from model_fn.runs.roles import check_tpu
     from model_fn.training.train_op import FOR_CLUSTER
 
     if options.tpu is not None:

@@ -43,7 +43,6 @@ _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
 _LATER_ZOO = re.compile(r"_coco17_[tg]pu-\d+(\.tar\.gz)?$")  # names in the zoo of TensorFlow 2
 # The name of a tensor in every checkpoint of `tf.train.Checkpoint`.
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class ZooModel(NamedTuple):
@@ -351,16 +350,20 @@ def _find_graph(folder: str) -> Optional[str]:
 def _type_of(checkpoint: str) -> str:
     """`fine_tune_checkpoint_type` for a checkpoint of a detector or a classifier."""
     from estimator_det.compat import tf1
+    from model_fn.checkpoints.object_based import ObjectGraph
     from model_fn.checkpoints.repair import require_whole
-    from model_fn.checkpoints.variables import is_of_detector
+    from model_fn.checkpoints.variables import OBJECT_GRAPH, is_of_detector
 
     require_whole(checkpoint)
     names = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
-    if _OBJECT_GRAPH in names:
-        raise RunError(
-            f"the checkpoint {checkpoint} is of TensorFlow 2, whose variables have names of Keras. "
-            "Only models of the TensorFlow 1 zoo can be used: `estimator-det pretrained --list`"
-        )
+    if OBJECT_GRAPH in names:
+        graph = ObjectGraph(checkpoint)
+        if graph.checkpoint_type is None:
+            raise RunError(
+                f"the checkpoint {checkpoint} contains no detector and no classifier, but "
+                f"{', '.join(graph.roots)}. Give the archive of a model of the Object Detection API"
+            )
+        return graph.checkpoint_type
     return "detection" if any(map(is_of_detector, names)) else "classification"
 
 

@@ -69,7 +69,7 @@ class Run(NamedTuple):
     evaluations: Dict[str, List[Evaluation]]  # by reader, in order of steps
     chosen: Optional[Evaluation] = None  # the best one, or the last
     is_best: bool = False
-    table: Any = None  # `score_thresholds.Table` of the chosen evaluation
+    table: Any = None  # `score_thresholds.ThresholdTable` of the chosen evaluation
     details: Mapping[str, Any] = {}  # empty without an evaluation
     missing: str = ""  # why there is no evaluation
     damaged: str = ""  # why the best evaluation is not known, if its file cannot be read

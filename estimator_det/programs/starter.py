@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from estimator_det.console.printing import counted, listed
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed
-from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
+from estimator_det.protos import eval_pb2, faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
@@ -32,10 +32,6 @@ NARROW_SPEED = 2.0  # half of the channels: a step is 2.3 times as fast on two c
 # On 107 photographs, 2,000 steps of 8 gave .77 instead of .66 of mAP@.50 with each of the two.
 MATCHED_IOU = 0.4
 LOCALIZATION_WEIGHT = 2.0
-SMALLEST_SIZE = 160  # pixels; the last feature maps of an SSD are then 1x1
-SIZE_STEP = 32  # the stride of the coarsest map of a backbone
-MIN_OBJECT = 24  # pixels; anchors of smaller objects lie too far apart at stride 16
-MIN_OBJECT_FPN = 12  # pixels, at stride 8
 START_SECS = 25.0  # before the first step of a run, and to save the last one
 EVALUATIONS = 4  # in a run, the last one included
 SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
@@ -138,7 +134,9 @@ class Draft:
             self.reasons[field] = reason
 
 
-def base_config(model: Optional[str], weights: Optional[Pretrained], records: Records) -> Any:
+def base_config(
+    model: Optional[str], weights: Optional[Pretrained], records: Records
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A configuration with the model of the weights, or else of a row of `MODELS`."""
     row = find_starter(model or DEFAULT_MODEL)
     source = pipeline.apply_overrides(
@@ -176,16 +174,18 @@ def base_config(model: Optional[str], weights: Optional[Pretrained], records: Re
     return config
 
 
-def _reader(pattern: str, records: Records, **settings: Any) -> Any:
+def _reader(pattern: str, records: Records, **settings: Any) -> input_reader_pb2.InputReader:
     paths = input_reader_pb2.TFRecordInputReader(input_path=[pattern])
     return input_reader_pb2.InputReader(
         tf_record_input_reader=paths, label_map_path=records.label_map, **settings
     )
 
 
-def model_part(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
+def model_part(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+) -> Union[ssd_pb2.Ssd, faster_rcnn_pb2.FasterRcnn]:
     """The message `model.ssd` or `model.faster_rcnn`."""
-    return getattr(config.model, config.model.WhichOneof("model"))
+    return config.model.ssd if config.model.HasField("ssd") else config.model.faster_rcnn
 
 
 def extractor_type(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
@@ -270,12 +270,6 @@ def set_weights(draft: Draft, weights: Pretrained) -> None:
     draft.reasons["train_config.fine_tune_checkpoint"] = f"Weights of {weights.name}."
 
 
-def object_sides(columns: Columns) -> np.ndarray:
-    """Square roots of the areas of boxes, as fractions of their images: float [M]."""
-    extents = columns.boxes[:, 2:] - columns.boxes[:, :2]
-    return np.sqrt(np.maximum(extents[:, 0] * extents[:, 1], 1e-8))
-
-
 def set_width(draft: Draft, epochs: float) -> float:
     """Half of the channels of a MobileNet, if all of them allow few `epochs` in the time given.
 
@@ -289,44 +283,6 @@ def set_width(draft: Draft, epochs: float) -> float:
     )
     draft.set("model.ssd.feature_extractor.depth_multiplier", 0.5, reason)
     return epochs * NARROW_SPEED
-
-
-def set_size(draft: Draft, columns: Columns, epochs: Optional[float]) -> None:
-    """The input size of a single-shot detector, larger for small objects; others keep theirs.
-
-    Args:
-        epochs: Passes over the data that fit the time at the present size, from random weights;
-            None if size does not depend on time.
-    """
-    resizer = model_part(draft.config).image_resizer
-    if resizer.WhichOneof("image_resizer_oneof") != "fixed_shape_resizer":
-        return
-    default = resizer.fixed_shape_resizer.height
-    pyramid = "fpn" in extractor_type(draft.config)
-    # A percentile, because a single tiny box may be a slip of the annotator.
-    smallest = float(np.percentile(object_sides(columns), 10))
-    needed = _rounded((MIN_OBJECT_FPN if pyramid else MIN_OBJECT) / smallest)
-    at_default = f"a tenth of the objects are smaller than {smallest * default:.0f} pixels"
-    size = default
-    reason = f"At this size {at_default}."
-    if needed > default:
-        # Beyond twice the size a step takes more than four times as long; a pyramid is better then.
-        size = min(needed, 2 * default)
-        reason = f"At {default} pixels {at_default}, too small to find them well."
-    elif epochs is not None and epochs < GOOD_EPOCHS:
-        # The time of a step is about proportional to the number of pixels.
-        size = max(needed, _rounded(default * math.sqrt(epochs / GOOD_EPOCHS)), SMALLEST_SIZE)
-        size = min(size, default)
-        reason = (
-            f"{default} pixels would allow {epochs:.0f} passes over the data in the given time, "
-            f"which is few; with them {at_default}."
-        )
-    value = f"{{ fixed_shape_resizer {{ height: {size} width: {size} }} }}"
-    draft.set(f"{draft.model_path}.image_resizer", value, reason)
-
-
-def _rounded(size: float) -> int:
-    return int(math.ceil(size / SIZE_STEP) * SIZE_STEP)
 
 
 def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None:

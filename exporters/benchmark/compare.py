@@ -14,7 +14,7 @@ from estimator_det.config import pipeline, plugins
 from estimator_det.config.text import ConfigError
 from estimator_det.console import printing
 from exporters import formats
-from exporters.benchmark.measure import CHECKPOINT, Outputs, Task, measure
+from exporters.benchmark.measure import CHECKPOINT, MeasureTask, Outputs, measure
 from exporters.formats.samples import sample_images
 from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
@@ -59,7 +59,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
     images = sample_images(records, (), NUM_IMAGES)
     if not images:
         raise FileNotFoundError(f"no record in {', '.join(map(printing.plain, options.records))}")
-    base = Task(
+    base = MeasureTask(
         "", "", images, options.batch_sizes, options.seconds,
         b"" if config is None else config.SerializeToString(), records.SerializeToString(),
         options.num_records, (),
@@ -93,7 +93,7 @@ def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
     }
 
 
-def _measured(task: Task) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
+def _measured(task: MeasureTask) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
     """Measures in a new process; the entry of a model that cannot be measured has an error."""
     try:
         modules = list(plugins.module_files())
@@ -106,7 +106,7 @@ def _measured(task: Task) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
     return {"format": task.name, "path": task.path, "error": reason}, ()
 
 
-def _measure_alone(modules: Sequence[str], task: Task) -> Any:
+def _measure_alone(modules: Sequence[str], task: MeasureTask) -> Any:
     # The new process inherits the path for modules, but no imported module.
     plugins.load(modules)
     logging.getLogger("tensorflow").setLevel(logging.ERROR)

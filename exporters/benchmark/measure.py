@@ -11,7 +11,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.console import printing
-from estimator_det.detectors.base import Detections
+from estimator_det.detectors.base import BatchDetections
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import FORMATS, FoundModel
 from exporters.formats.base import ExportFormat, num_bytes
@@ -29,7 +29,7 @@ MIN_RUNS = 10
 Outputs = Dict[str, np.ndarray]
 
 
-class Task(NamedTuple):
+class MeasureTask(NamedTuple):
     """Task of a measuring process; it is pickled."""
 
     name: str  # a format, or CHECKPOINT
@@ -53,7 +53,7 @@ class Timing(NamedTuple):
     images_per_second: float
 
 
-def measure(task: Task) -> Tuple[Dict[str, Any], List[Outputs]]:
+def measure(task: MeasureTask) -> Tuple[Dict[str, Any], List[Outputs]]:
     """Loads and runs the model of a task.
 
     Returns:
@@ -99,11 +99,11 @@ def evaluate_model(
     (reader_name,) = named_readers(records_config)
     make_dataset = original_images(records_config, reader_name)
 
-    def detect(features: Dict[str, np.ndarray]) -> Detections:
+    def detect(features: Dict[str, np.ndarray]) -> BatchDetections:
         pixels = features[schema.IMAGE][0].astype(np.uint8)
         outputs = model.run(resized(pixels, model.image_size)[None])
         boxes, scores = tf.constant(outputs[BOXES]), tf.constant(outputs[SCORES])
-        return Detections(
+        return BatchDetections(
             boxes=boxes,
             scores=scores,
             classes=tf.constant(outputs[CLASSES] - CLASS_OFFSET),
@@ -164,13 +164,13 @@ def memory(field: str) -> int:
     return int(line.split()[1]) * 1024
 
 
-def _load(task: Task) -> LoadedModel:
+def _load(task: MeasureTask) -> LoadedModel:
     if task.name == CHECKPOINT:
         return CheckpointDetector(_parsed(task.config), task.path)
     return FoundModel(FORMATS.get(task.name)(), task.path).load()
 
 
-def _difference(task: Task, model: LoadedModel) -> Optional[Dict[str, float]]:
+def _difference(task: MeasureTask, model: LoadedModel) -> Optional[Dict[str, float]]:
     is_resized = any(resized(each, model.image_size) is not each for each in task.images)
     if not task.expected or is_resized:  # the checkpoint gets images of their own size
         return None

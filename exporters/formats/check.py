@@ -22,7 +22,7 @@ COMPARED_PROPOSALS = 0.95
 USUAL = 0.999
 
 
-class Difference(NamedTuple):
+class ModelDifference(NamedTuple):
     """The differences of two models on the same images."""
 
     scores: float  # the largest one
@@ -54,7 +54,7 @@ def compare(
     expected: Sequence[Dict[str, np.ndarray]],
     model: LoadedModel,
     images: Sequence[np.ndarray],
-) -> Difference:
+) -> ModelDifference:
     """The largest difference of a model's raw predictions from expected outputs.
 
     Of a model without raw predictions the detections are compared. Other detections are compared
@@ -73,7 +73,7 @@ def compare(
         if RAW_SCORES not in actual:
             parts.append(_of_detections(wanted, actual))
         elif any(wanted[key].shape != actual[key].shape for key in (RAW_SCORES, RAW_BOXES)):
-            parts.append(Difference(np.inf, np.inf, 0, np.inf, np.inf))
+            parts.append(ModelDifference(np.inf, np.inf, 0, np.inf, np.inf))
         elif model_config.WhichOneof("model") != "ssd":
             parts.append(_of_proposals(wanted, actual))
         else:
@@ -84,10 +84,10 @@ def compare(
                 parts.append(_of_suppression(wanted, actual, model_config.ssd.num_classes))
     # np.max, since that of Python depends on the order if one is NaN.
     scores, boxes, _, *usual = (float(np.max(column)) for column in zip(*parts))
-    return Difference(scores, boxes, sum(each.rows for each in parts), *usual)
+    return ModelDifference(scores, boxes, sum(each.rows for each in parts), *usual)
 
 
-def describe(difference: Difference) -> str:
+def describe(difference: ModelDifference) -> str:
     """The difference as text."""
     text = f"scores differ by {difference.scores:.2g}, boxes by {difference.boxes:.2g} at most"
     if difference.usual_scores < difference.scores / 2:
@@ -96,7 +96,7 @@ def describe(difference: Difference) -> str:
     return f"{text} ({printing.counted(difference.rows, 'box', 'boxes')})"
 
 
-def failure_reason(path: str, difference: Difference, tolerance: Tolerance) -> Optional[str]:
+def failure_reason(path: str, difference: ModelDifference, tolerance: Tolerance) -> Optional[str]:
     """Why a model that differs by more than the tolerance must not be used; None below it."""
     differences = (difference.scores, difference.boxes)
     if tolerance.uses_quantile:
@@ -111,11 +111,11 @@ def failure_reason(path: str, difference: Difference, tolerance: Tolerance) -> O
     )
 
 
-def _difference(scores: np.ndarray, boxes: np.ndarray) -> Difference:
+def _difference(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
     """Difference from absolute differences [n, …]."""
     with np.errstate(invalid="ignore"):  # infinite ones give NaN, which is refused, too
         usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
-    return Difference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
+    return ModelDifference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
 
 
 def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
@@ -129,18 +129,22 @@ def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
         return np.where(expected == actual, 0, np.abs(expected - actual) / reach)
 
 
-def _of_proposals(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
+def _of_proposals(
+    expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]
+) -> ModelDifference:
     scores = np.abs(expected[RAW_SCORES][:, None] - actual[RAW_SCORES][None])
     boxes = _box_differences(expected[RAW_BOXES][:, None], actual[RAW_BOXES][None])
     return _of_most_similar(scores, boxes)
 
 
-def _of_detections(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> Difference:
+def _of_detections(
+    expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]
+) -> ModelDifference:
     """Difference of each expected detection and the most similar one of its class."""
     counts = int(expected[NUM]), int(actual[NUM])
     if not all(counts):
         none = float(max(expected[SCORES].max(initial=0.0), actual[SCORES].max(initial=0.0)))
-        return Difference(none, none, 0, none, none)
+        return ModelDifference(none, none, 0, none, none)
     (expected_scores, scores), (expected_classes, classes), (expected_boxes, boxes) = (
         (expected[key][: counts[0], None], actual[key][None, : counts[1]])
         for key in (SCORES, CLASSES, BOXES)
@@ -149,7 +153,7 @@ def _of_detections(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray
     return _of_most_similar(differences[..., None], _box_differences(expected_boxes, boxes))
 
 
-def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> Difference:
+def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
     """Difference of each expected row and its most similar one, for COMPARED_PROPOSALS of them.
 
     Args:
@@ -164,12 +168,12 @@ def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> Difference:
 
 def _of_suppression(
     expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray], num_classes: int
-) -> Difference:
+) -> ModelDifference:
     """Difference of each detection and the most similar raw prediction of its class."""
     count = int(actual[NUM])
     if not count:
         none = float(expected[SCORES].max(initial=0.0))  # an object of this score is not detected
-        return Difference(none, none, 0, none, none)
+        return ModelDifference(none, none, 0, none, none)
     columns = actual[CLASSES][:count].astype(np.int64) - 1
     columns += actual[RAW_SCORES].shape[-1] - num_classes  # past the background column
     scores = np.abs(actual[RAW_SCORES][:, columns].T - actual[SCORES][:count, None])  # [n, A]

@@ -40,7 +40,7 @@ class WrittenModel(NamedTuple):
     name: str
     path: str
     num_bytes: int
-    difference: Optional[check.Difference]  # from the checkpoint; None if it was not compared
+    difference: Optional[check.ModelDifference]  # from the checkpoint; None if it was not compared
     limits: str = ""  # text of `ExportFormat.limits`
 
 
@@ -216,7 +216,7 @@ def _describe(
     network: RestoredNetwork,
     output_dir: str,
     models: Sequence[FoundModel],
-    differences: Mapping[str, check.Difference],
+    differences: Mapping[str, check.ModelDifference],
 ) -> ExportedModel:
     """Paths of an export, as they are in its folder."""
     written = [
@@ -263,7 +263,9 @@ def _absolute(path: str) -> str:
     return path if files.is_remote(path) else os.path.realpath(path)
 
 
-def _compare(network: RestoredNetwork, models: Sequence[FoundModel]) -> Dict[str, check.Difference]:
+def _compare(
+    network: RestoredNetwork, models: Sequence[FoundModel]
+) -> Dict[str, check.ModelDifference]:
     """The differences by the name of the format."""
     options = network.options
     batch_size, *size, _ = options.input_shape or (None,) * 4
@@ -285,7 +287,7 @@ def _compare(network: RestoredNetwork, models: Sequence[FoundModel]) -> Dict[str
 def _refused(
     network: RestoredNetwork,
     models: Sequence[FoundModel],
-    differences: Mapping[str, check.Difference],
+    differences: Mapping[str, check.ModelDifference],
     output_dir: str,
 ) -> Dict[FoundModel, str]:
     """Reasons of the models that differ too much, which get names by which nobody serves them."""

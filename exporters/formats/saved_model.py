@@ -9,7 +9,7 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -39,11 +39,13 @@ from exporters.reading.published import (
     damaged,
     float_variables,
     other_format,
+    read_checkpoint,
 )
 from inputs import schema
 from inputs.serving import additional_channels
 from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
+from model_fn.checkpoints.object_based import MODEL_OF_SAVED_MODEL
 from model_fn.evaluation import score_thresholds
 from model_fn.serving import saved_model as served
 from model_fn.serving import warmup
@@ -213,7 +215,8 @@ def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
     graph = functions.InlinedGraph(meta_graph.graph_def, file)
     graph_def = graph.flat(outputs)
     names = [node.name for node in graph_def.node if node.op in VARIABLES]
-    _refuse_keras(names, folder)
+    if keras := _read_keras(names, folder):
+        return keras
     variables = _variables(graph.variable_keys(), names, folder) if names else None
     published = publish(graph_def, file, variables)
     if not published.structure.convolutions:
@@ -225,15 +228,20 @@ def _read_functions(meta_graph: Any, folder: str, file: str) -> Published:
     return published._replace(from_functions=True)
 
 
-def _refuse_keras(variables: Sequence[str], folder: str) -> None:
+def _read_keras(variables: Sequence[str], folder: str) -> Optional[Published]:
+    """The variables of a model of the TF2 line; None if Keras has not built the model."""
     kernels = [name for name in variables if name.endswith(_KERAS_WEIGHTS)]
-    if kernels and not any(name.endswith(_WEIGHTS) for name in variables):
+    if not kernels or any(name.endswith(_WEIGHTS) for name in variables):
+        return None
+    published = read_checkpoint(_prefix(folder))
+    if published.objects is None or MODEL_OF_SAVED_MODEL not in published.objects.roots:
         raise RunError(
-            f"{folder} is a model that Keras built, as those of the Object Detection API for "
-            f"TensorFlow 2 are: {counted(len(kernels), 'variable')} named as Keras names weights, "
-            f"such as {plain(kernels[0])}. Its layers are not those of the models here, so it "
-            "cannot be imported; choose a model for TensorFlow 1"
+            f"{folder} is a model that Keras built, and not one of the Object Detection API: "
+            f"{counted(len(kernels), 'variable')} named as Keras names weights, such as "
+            f"{plain(kernels[0])}, and no object {MODEL_OF_SAVED_MODEL!r}. It cannot be imported; "
+            "choose a model of the Object Detection API"
         )
+    return published
 
 
 def _outputs(signatures: Any, folder: str) -> List[str]:

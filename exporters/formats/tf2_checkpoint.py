@@ -62,6 +62,12 @@ class Tf2Checkpoint(ExportFormat):
 
 def write_checkpoint(folder: str, values: Mapping[str, np.ndarray]) -> None:
     """Writes `ckpt-0` with these values by path."""
+    checkpoint = tf.train.Checkpoint(**tree(values))
+    tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1).save(checkpoint_number=0)
+
+
+def tree(values: Mapping[str, np.ndarray]) -> Dict[str, Any]:
+    """Objects with variables of these values by path, by the name of each root."""
     objects: Dict[str, Any] = {"": tf.Module()}
 
     def at(path: str) -> Any:
@@ -73,7 +79,5 @@ def write_checkpoint(folder: str, values: Mapping[str, np.ndarray]) -> None:
 
     for path, value in values.items():
         parent, _, segment = path.rpartition("/")
-        setattr(at(parent), unescaped(segment), tf.Variable(value))
-    roots = {path.partition("/")[0]: None for path in values}
-    checkpoint = tf.train.Checkpoint(**{root: at(root) for root in roots})
-    tf.train.CheckpointManager(checkpoint, folder, max_to_keep=1).save(checkpoint_number=0)
+        setattr(at(parent), unescaped(segment), tf.Variable(value, name=path))
+    return {root: at(root) for root in {path.partition("/")[0]: None for path in values}}

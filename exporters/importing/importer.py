@@ -119,7 +119,7 @@ def _under_own_names(
 
     Other files stay as they are.
     """
-    if published.format not in CHECKPOINTS:
+    if published.objects is None and published.format not in CHECKPOINTS:
         return published, []
     is_object_based = check_line(published.path, model.detector, config)
     names = {}
@@ -169,7 +169,7 @@ def read_published(source_format: str, path: str) -> Published:
             f"Known: {', '.join(known)}",
             plugins.HINT,
         )
-    if source_format == CHECKPOINT:
+    if source_format in CHECKPOINTS:
         published = read_checkpoint(path)
     elif tf.io.gfile.exists(path):
         chosen = FORMATS.get(source_format)()

@@ -23,7 +23,7 @@ OTHER_SHAPE = "shape"
 _SAME_UP_TO_SCALE = 1e-4  # fraction of the largest weight
 
 
-class Row(NamedTuple):
+class MappedRow(NamedTuple):
     """A line of the report."""
 
     variable: str
@@ -52,19 +52,19 @@ class Mapped:
             for name, values in published.arrays.items()
             if values.dtype.kind == "f" and values.ndim
         }
-        self._rows: Dict[str, Row] = {}
+        self._rows: Dict[str, MappedRow] = {}
 
     @property
-    def rows(self) -> List[Row]:
+    def rows(self) -> List[MappedRow]:
         """A row for each variable by name."""
         return [self._rows.get(name) or self._absent(name) for name in sorted(self.shapes)]
 
-    def _absent(self, name: str) -> Row:
+    def _absent(self, name: str) -> MappedRow:
         shape = list(self.shapes[name])
         if name in self.arrays and list(self.arrays[name].shape) != shape:
             source = f"{list(self.arrays[name].shape)}, the model has {shape}"
-            return Row(name, OTHER_SHAPE, source)
-        return Row(name, MISSING, f"the model has {shape}")
+            return MappedRow(name, OTHER_SHAPE, source)
+        return MappedRow(name, MISSING, f"the model has {shape}")
 
     def has(self, names: Iterable[str]) -> bool:
         """Whether the file has arrays of all these names, in the shapes of the variables."""
@@ -75,7 +75,7 @@ class Mapped:
     def put(self, name: str, values: np.ndarray, state: str, sources: Iterable[str]) -> None:
         text = ", ".join(dict.fromkeys(each for each in sources if each)) or "no constant: neutral"
         self.values[name] = np.asarray(values, np.float32).reshape(self.shapes[name])
-        self._rows[name] = Row(name, state, text)
+        self._rows[name] = MappedRow(name, state, text)
         self.unused.difference_update(sources)
 
     def copy(self, names: Iterable[str]) -> None:

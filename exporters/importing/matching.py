@@ -127,8 +127,8 @@ def align_names(published: Published, ours: Structure) -> Tuple[Published, List[
             f"{published.path}: {best} of {len(scopes)} layers of the model in the configuration, "
             f"such as {min(scopes)}, are in the file by name, which has layers such as "
             f"{plain(published.structure.convolutions[0].name)}. Give the configuration of this "
-            "model; models that Keras built, as those of the Object Detection API for TensorFlow "
-            "2, have other layers and cannot be imported"
+            "model; models that Keras built have other layers and cannot be imported, unless they "
+            "are of the Object Detection API for TensorFlow 2"
         )
     prefixes = sorted(prefix for prefix, names in prefix_map.items() if len(names) == best)
     if "" in prefixes or 2 * best < len(scopes):

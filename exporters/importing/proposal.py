@@ -5,11 +5,11 @@ from __future__ import annotations
 import operator
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.config import files, pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import model_pb2
+from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.reading.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation
 
@@ -21,7 +21,7 @@ _CONFIG_FILE = os.path.join(os.path.dirname(__file__), "mobilenet_ssd.config")
 _NEEDED = "give the configuration that the model was trained with, --pipeline_config_path FILE"
 
 
-def propose_config(published: Published) -> Any:
+def propose_config(published: Published) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A `TrainEvalPipelineConfig` whose model has the shapes in the file.
 
     Scales of anchors and thresholds are those of the published configurations.

@@ -24,8 +24,8 @@ from inputs.decoding import example
 from inputs.decoding.box_rules import (
     ABSENT_SIZE,
     NUMPY,
-    Boxes,
     MaskExtents,
+    RecordBoxes,
     box_flags,
     correct_boxes,
     mask_extents,
@@ -218,7 +218,7 @@ class Examined:
         own_labels = labels if len(labels) else classes
         if len(own_labels) != len(classes):
             own_labels = np.full_like(classes, -1)
-        boxes = Boxes(
+        boxes = RecordBoxes(
             boxes=np.zeros([0, 4], np.float32),
             classes=classes,
             labels=own_labels,
@@ -254,7 +254,7 @@ class Examined:
             boxes = boxes._replace(masks=_mask_extents(self.policy.reader, features, count, size))
         self._add_boxes(boxes, text, labels)
 
-    def _add_boxes(self, arrays: Boxes, text: List[str], labels: np.ndarray) -> None:
+    def _add_boxes(self, arrays: RecordBoxes, text: List[str], labels: np.ndarray) -> None:
         """Adds the faults of boxes, and the boxes that training uses."""
         classes = arrays.classes
 

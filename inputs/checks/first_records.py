@@ -41,14 +41,24 @@ def check_class_names(
     paths: Optional[Sequence[str]] = None,
     label_map: Optional[LabelMap] = None,
 ) -> None:
+    """Logs a warning of the `unknown_class_names` of a reader."""
+    if finding := unknown_class_names(reader, paths, label_map):
+        _LOG.warning("%s. These boxes are dropped.", finding)
+
+
+def unknown_class_names(
+    reader: input_reader_pb2.InputReader,
+    paths: Optional[Sequence[str]] = None,
+    label_map: Optional[LabelMap] = None,
+) -> str:
     """Looks up the class names of a sample from all of `paths`, or from the files of the reader.
 
-    Names that the label map lacks are logged as a warning, with their number of boxes; a sample
-    without any known name is refused. Sequence records, readers without a label map and records
-    without names are not checked.
+    Returns the names that the label map lacks, with their number of boxes, or ""; a sample without
+    any known name is refused. Sequence records, readers without a label map and records without
+    names are not checked.
     """
     if not reader.label_map_path or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
-        return
+        return ""
     label_map = label_map or read_label_map(reader.label_map_path)
     paths = paths or files_of(reader)
     names: Counter[str] = collections.Counter()
@@ -57,14 +67,14 @@ def check_class_names(
         names.update(text.decode("utf-8", "replace") for text in texts)
     unknown = collections.Counter({n: k for n, k in names.items() if n not in label_map.ids})
     if not unknown:
-        return
+        return ""
+    hint = nearest(unknown.most_common(1)[0][0].strip(), list(label_map.ids))
     shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
     finding = (
         f"of {sum(names.values())} boxes in a sample from {_shown(paths)}, "
         f"{sum(unknown.values())} have class names that label map {label_map.path} lacks: {shown}"
     )
     if len(unknown) == len(names):
-        hint = nearest(unknown.most_common(1)[0][0], list(label_map.ids))
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise ConfigError(
             None,
@@ -72,7 +82,7 @@ def check_class_names(
             "are dropped",
             "Correct label_map_path, or the names in the map or in the records",
         )
-    _LOG.warning("%s. These boxes are dropped.", finding)
+    return finding + hint
 
 
 def check_masks(paths: Sequence[str]) -> None:

@@ -25,7 +25,7 @@ RECORDS_PER_TASK = 64  # in files whose records can be read in any order
 FEW_BYTES = 40_000_000
 
 
-class Task(NamedTuple):
+class ScanTask(NamedTuple):
     """Some records of one file."""
 
     reader: str
@@ -34,13 +34,13 @@ class Task(NamedTuple):
     stop: Optional[int]  # None: to the end of the file
 
 
-class Plan(NamedTuple):
+class ScanPlan(NamedTuple):
     """The files and tasks of one reader."""
 
     reader: str  # path of the reader in the configuration
     policy: BadRecordPolicy
     files: List[str]
-    tasks: List[Task]
+    tasks: List[ScanTask]
     num_records: Optional[int]  # None if it is not known before reading
     entries: List[RecordFault]  # faults of paths and files
 
@@ -60,7 +60,7 @@ class Scan(NamedTuple):
         return len({(e.file, e.record) for e in self.entries if e.action == SKIP and e.record >= 0})
 
 
-def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> Plan:
+def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None) -> ScanPlan:
     """Finds the files of a reader and divides them into tasks; `max_records` is of each file."""
     paths: List[str] = []
     entries: List[RecordFault] = []
@@ -69,7 +69,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             paths += match_files(pattern)
         except FileNotFoundError as error:
             entries.append(policy.fault("no_file", str(error)).at(pattern))
-    tasks: List[Task] = []
+    tasks: List[ScanTask] = []
     total: Optional[int] = 0
     for path in paths:
         if kind := files.special_kind(path):
@@ -77,7 +77,7 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             entries.append(policy.fault("lost_records", message).at(path))
             continue
         if _is_sequential(path):
-            tasks.append(Task(reader, path, 0, max_records))
+            tasks.append(ScanTask(reader, path, 0, max_records))
             total = None if total is None or max_records is None else total + max_records
             continue
         try:
@@ -89,13 +89,16 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             entries.append(policy.fault("empty_file", "the file contains no record").at(path))
         stop = count if max_records is None else min(count, max_records)
         for start in range(0, stop, RECORDS_PER_TASK):
-            tasks.append(Task(reader, path, start, min(start + RECORDS_PER_TASK, stop)))
+            tasks.append(ScanTask(reader, path, start, min(start + RECORDS_PER_TASK, stop)))
         total = None if total is None else total + stop
-    return Plan(reader, policy, paths, tasks, total, entries)
+    return ScanPlan(reader, policy, paths, tasks, total, entries)
 
 
 def run(
-    plans: Sequence[Plan], *, jobs: int = 1, advance: Callable[[int], Any] = lambda records: None
+    plans: Sequence[ScanPlan],
+    *,
+    jobs: int = 1,
+    advance: Callable[[int], Any] = lambda records: None,
 ) -> List[Scan]:
     """Reads and examines all records in `jobs` processes; a scan for each plan.
 
@@ -131,7 +134,7 @@ def run(
     return scans
 
 
-def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
+def _examine(policies: Dict[str, BadRecordPolicy], task: ScanTask) -> Scan:
     policy = policies[task.reader]
     rows: List[ImageRow] = []
     entries: List[RecordFault] = []
@@ -161,7 +164,7 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: Task) -> Scan:
     return Scan(task.reader, [task.file], count, columns_of(rows), entries)
 
 
-def _records(task: Task) -> Iterator[Tuple[int, tfrecord.Record]]:
+def _records(task: ScanTask) -> Iterator[Tuple[int, tfrecord.BytesOrDamage]]:
     if _is_sequential(task.file):
         yield from itertools.islice(tfrecord.read_records(task.file), task.stop)
         return

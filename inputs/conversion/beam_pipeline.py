@@ -13,7 +13,7 @@ from typing import Iterator
 from estimator_det.config.text import ConfigError, nearest
 from inputs.conversion import shards
 from inputs.conversion.engine import Runner
-from inputs.conversion.shards import Job, ShardResult
+from inputs.conversion.shards import ConversionJob, ShardResult
 from inputs.datasets.source import ConversionError
 
 
@@ -37,7 +37,7 @@ def make_runner(name: str, options: str = "") -> Runner:
         hint = nearest(name, known) or "."
         raise ConfigError(None, f"--runner {name!r} is not known{hint} Allowed: {known}")
 
-    def run(job: Job) -> Iterator[ShardResult]:
+    def run(job: ConversionJob) -> Iterator[ShardResult]:
         settings = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
         with beam.Pipeline(options=settings) as pipeline:
             _ = (
@@ -57,6 +57,6 @@ def make_runner(name: str, options: str = "") -> Runner:
     return run
 
 
-def _convert(shard: int, job: Job) -> int:
+def _convert(shard: int, job: ConversionJob) -> int:
     shards.convert_shard(job, shard)
     return shard

@@ -31,8 +31,8 @@ from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.statistics import Tally, add_tallies
 from inputs.conversion import index, shards
 from inputs.conversion.images import ImageOptions
-from inputs.conversion.objects import ExampleOptions
-from inputs.conversion.shards import ENTRIES, FAULTS, RESULT, Job, ShardResult
+from inputs.conversion.objects import RecordOptions
+from inputs.conversion.shards import ENTRIES, FAULTS, RESULT, ConversionJob, ShardResult
 from inputs.conversion.splits import Split
 from inputs.datasets import paths, writer
 from inputs.datasets.converters import open_source
@@ -107,7 +107,7 @@ class Conversion(NamedTuple):
 
 
 # Runs `convert_shard` for all shards of a job; a result for each in their order.
-Runner = Callable[[Job], Iterator[ShardResult]]
+Runner = Callable[[ConversionJob], Iterator[ShardResult]]
 # (title, number of images or None) -> a function that gets the number done since its last call.
 Advance = Callable[[str, Optional[int]], Callable[[int], Any]]
 
@@ -166,7 +166,7 @@ def convert(
     )  # fmt: skip
 
 
-def _run(job: Job, jobs: int) -> Iterator[ShardResult]:
+def _run(job: ConversionJob, jobs: int) -> Iterator[ShardResult]:
     """In processes of this machine, or in this one."""
     numbers = range(job.num_shards)
     if jobs <= 1 or len(numbers) == 1:
@@ -332,19 +332,23 @@ def _classes(
 
 def _make_job(
     options: ConvertOptions, work_dir: str, folder: str, ids: Dict[str, int], count: int
-) -> Job:
+) -> ConversionJob:
     mask_images = options.source.mask_images and os.path.realpath(options.source.mask_images)
-    example = ExampleOptions(
+    example = RecordOptions(
         folder, ids, options.image, options.masks, mask_images, options.clip_boxes
     )
     shares = [(split.name, split.share) for split in options.splits]
     relevant = [RELEASE, asdict(example), shares, count]
     key = hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
-    return Job(options.output_dir, work_dir, options.splits, count, example, key)
+    return ConversionJob(options.output_dir, work_dir, options.splits, count, example, key)
 
 
 def _publish(
-    options: ConvertOptions, job: Job, source: Source, names: Dict[int, str], label_map: str
+    options: ConvertOptions,
+    job: ConversionJob,
+    source: Source,
+    names: Dict[int, str],
+    label_map: str,
 ) -> None:
     """Gives all files their names, and deletes the temporary ones."""
     is_own = _is_own(options.output_dir)

@@ -16,7 +16,7 @@ from inputs.checks.statistics import ImageRow
 from inputs.conversion import images
 from inputs.conversion.images import Checked, ImageFault
 from inputs.conversion.objects import (
-    ExampleOptions,
+    RecordOptions,
     SoundObject,
     check_objects,
     has_mask,
@@ -42,7 +42,7 @@ class Converted(NamedTuple):
     num_masks_left_out: int = 0
 
 
-def convert_image(image: AnnotatedImage, options: ExampleOptions) -> Converted:
+def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     """The record of an image; faults drop objects, or the whole image."""
     faults = [
         fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)

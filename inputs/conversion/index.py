@@ -42,7 +42,7 @@ CREATE TABLE images (
 )
 """
 
-Report = Callable[[SourceFault, str], None]  # the fault and its action
+ReportFault = Callable[[SourceFault, str], None]  # the fault and its action
 
 
 class Index(NamedTuple):
@@ -176,7 +176,7 @@ def _add(database: sqlite3.Connection, image: AnnotatedImage, folder: str, split
 
 
 def _drop_copies(
-    database: sqlite3.Connection, folder: str, duplicates: str, report: Report
+    database: sqlite3.Connection, folder: str, duplicates: str, report: ReportFault
 ) -> None:
     """Reports images with the same content, and removes them unless they are kept.
 

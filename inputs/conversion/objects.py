@@ -13,13 +13,13 @@ from estimator_det.console.printing import plain, quoted
 from inputs.conversion.images import ImageFault, ImageOptions
 from inputs.datasets import masks
 from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
-from inputs.decoding.box_rules import NUMPY, Boxes, MaskExtents, box_flags, mask_flags
+from inputs.decoding.box_rules import NUMPY, MaskExtents, RecordBoxes, box_flags, mask_flags
 
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
 
 
 @dataclass(frozen=True)
-class ExampleOptions:
+class RecordOptions:
     """How descriptions become records."""
 
     images: str  # real folder of the images
@@ -51,7 +51,7 @@ def has_mask(annotated: AnnotatedObject) -> bool:
 def check_objects(
     image: AnnotatedImage,
     size: Tuple[int, int],
-    options: ExampleOptions,
+    options: RecordOptions,
 ) -> Tuple[List[SoundObject], List[SourceFault]]:
     """The objects for the record, and the faults of the others.
 
@@ -153,7 +153,7 @@ def _box_faults(boxes: Sequence[np.ndarray]) -> List[str]:
     ones = np.ones([len(boxes)], np.int64)
     absent = np.zeros([2], np.int64)
     stored = np.asarray(boxes, np.float32).reshape(-1, 4)  # rounded as training reads them
-    flags = box_flags(Boxes(stored, ones, ones, np.bool_(True), absent, absent), None, NUMPY)
+    flags = box_flags(RecordBoxes(stored, ones, ones, np.bool_(True), absent, absent), None, NUMPY)
     rows = zip(*(flags[kind].tolist() for kind in _BOX_CHECKS))
     return [next((k for k, flag in zip(_BOX_CHECKS, row) if flag), "") for row in rows]
 

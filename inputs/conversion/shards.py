@@ -18,7 +18,7 @@ from estimator_det.files import atomic
 from inputs.checks.statistics import ImageRow, Tally, columns_of, count_columns, count_faults
 from inputs.conversion.examples import convert_image
 from inputs.conversion.index import read_entries
-from inputs.conversion.objects import ExampleOptions
+from inputs.conversion.objects import RecordOptions
 from inputs.conversion.splits import Split, split_of
 from inputs.datasets import writer
 from inputs.datasets.source import SourceFault
@@ -27,14 +27,14 @@ ENTRIES, FAULTS, RESULT = "entries", "faults", "result"  # files of a shard in t
 
 
 @dataclass(frozen=True)
-class Job:
+class ConversionJob:
     """Settings that all shards of a conversion share."""
 
     output_dir: str
     work_dir: str  # in output_dir; has all files until they are whole, and is deleted at the end
     splits: Tuple[Split, ...]
     num_shards: int
-    example: ExampleOptions
+    example: RecordOptions
     key: str  # differs if any option of records does
 
     def file(self, name: str, shard: int) -> str:
@@ -55,7 +55,7 @@ class ShardResult(NamedTuple):
     tally: Tally
 
 
-def convert_shard(job: Job, shard: int) -> ShardResult:
+def convert_shard(job: ConversionJob, shard: int) -> ShardResult:
     """Makes a shard of every split in the folder of temporary files, unless it is there already."""
     earlier = read_result(job, shard)
     if earlier is not None:
@@ -92,7 +92,7 @@ def convert_shard(job: Job, shard: int) -> ShardResult:
     return result
 
 
-def read_result(job: Job, shard: int) -> Optional[ShardResult]:
+def read_result(job: ConversionJob, shard: int) -> Optional[ShardResult]:
     """The result of an earlier run, if it is of the same job and its files are whole."""
     try:
         with open(job.file(RESULT, shard), encoding="utf-8") as file:
@@ -108,7 +108,7 @@ def read_result(job: Job, shard: int) -> Optional[ShardResult]:
     return result
 
 
-def _key(job: Job, shard: int) -> str:
+def _key(job: ConversionJob, shard: int) -> str:
     digest = hashlib.sha256(job.key.encode())
     with open(job.file(ENTRIES, shard), "rb") as file:
         digest.update(file.read())

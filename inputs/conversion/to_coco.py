@@ -43,7 +43,7 @@ FIRST_KEYS = ("info", "licenses")  # the order of keys in COCO's own files
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class CocoOptions:
     """Options of an export to COCO."""
 
     records: Sequence[str]  # patterns of record files
@@ -93,7 +93,7 @@ class _Record:
 
 
 def export_coco(
-    options: ExportOptions, *, advance: Callable[[int], Any] = lambda records: None
+    options: CocoOptions, *, advance: Callable[[int], Any] = lambda records: None
 ) -> Tuple[int, int]:
     """Writes the JSON file, and the images if that is asked for; counts images and annotations."""
     paths = [path for pattern in options.records for path in find_files(pattern)]
@@ -128,7 +128,7 @@ def export_coco(
     return writer.num_images, writer.num_annotations
 
 
-def _dataset(options: ExportOptions, paths: Sequence[str]) -> Dict[str, Any]:
+def _dataset(options: CocoOptions, paths: Sequence[str]) -> Dict[str, Any]:
     """The facts about all images that a conversion wrote beside the records; none otherwise."""
     path = paths[0].rpartition(".record")[0] + ".dataset.json"
     if options.dataset:
@@ -157,7 +157,7 @@ def _records(paths: Sequence[str]) -> Iterator[_Record]:
 class _Writer:
     """Images and annotations of records, one after the other."""
 
-    def __init__(self, options: ExportOptions, ids: Dict[str, int], names: Dict[int, str]) -> None:
+    def __init__(self, options: CocoOptions, ids: Dict[str, int], names: Dict[int, str]) -> None:
         self._options = options
         self._ids = ids  # class name -> id of the category
         self._names = names  # id of the label map -> class name

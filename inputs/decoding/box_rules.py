@@ -79,7 +79,7 @@ def _span(occupied: Any, ops: ArrayOps) -> Tuple[Any, Any, Any]:
     return first, ops.max(occupied * (index + 1), 1), length
 
 
-class Boxes(NamedTuple):
+class RecordBoxes(NamedTuple):
     """Boxes of an image as in its record; arrays or tensors."""
 
     boxes: Any  # float32 [n, 4], yxyx
@@ -91,7 +91,7 @@ class Boxes(NamedTuple):
     masks: Optional[MaskExtents] = None  # if masks are loaded
 
 
-def box_flags(record_boxes: Boxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
+def box_flags(record_boxes: RecordBoxes, num_classes: Any, ops: ArrayOps) -> Dict[str, Any]:
     """Flags faults: kind of `BOX_FAULTS` -> bool [n]; `num_classes` None has no highest id."""
     boxes, classes = record_boxes.boxes, record_boxes.classes
     extent = boxes[:, 2:] - boxes[:, :2]
@@ -131,7 +131,7 @@ def mask_flags(boxes: Any, masks: MaskExtents, ops: ArrayOps) -> Tuple[Any, Any]
     return is_empty, ops.any(is_far) & ~is_empty
 
 
-def size_mismatch(record_boxes: Boxes, ops: ArrayOps) -> Any:
+def size_mismatch(record_boxes: RecordBoxes, ops: ArrayOps) -> Any:
     """Bool scalar, True if the size in the record is not that of the image."""
     has_size = ~ops.equal(record_boxes.record_size, ABSENT_SIZE)
     return ops.any(has_size & ~ops.equal(record_boxes.record_size, record_boxes.image_size))

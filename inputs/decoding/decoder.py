@@ -26,7 +26,7 @@ from inputs.bad_records.kinds import BOX_FAULTS, FAULT_COUNTS
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.decoding.box_rules import (
     TENSORFLOW,
-    Boxes,
+    RecordBoxes,
     box_flags,
     correct_boxes,
     mask_extents,
@@ -239,7 +239,7 @@ def _boxes(
         boxes = tf.stack(sides, axis=1)
     num_boxes = sizes[0]
     masks = _masks(parsed, record, num_boxes, image_size, mask_type)
-    record_boxes = Boxes(
+    record_boxes = RecordBoxes(
         boxes,
         classes,
         label_ids,
@@ -261,7 +261,7 @@ def _boxes(
 
 
 def _check_boxes(
-    record_boxes: Boxes, record: tf.Tensor, policy: BadRecordPolicy
+    record_boxes: RecordBoxes, record: tf.Tensor, policy: BadRecordPolicy
 ) -> Tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Counts faults, and corrects or rejects them by the policy.
 

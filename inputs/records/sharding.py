@@ -14,7 +14,7 @@ Shard = Tuple[int, int]  # the number of workers, and the index of one
 WHOLE: Shard = (1, 0)
 
 
-class Split(NamedTuple):
+class WorkerParts(NamedTuple):
     """How all records of a run are divided."""
 
     num_workers: int

@@ -14,7 +14,7 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.records import cursor
 from inputs.records.cursor import CursorState
-from inputs.records.stream import FileGuard, Order, Record, file_reader
+from inputs.records.stream import FileGuard, Order, StreamRecord, file_reader
 
 _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 
@@ -22,7 +22,7 @@ _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 def split_dataset(
     config: input_reader_pb2.InputReader, guard: FileGuard, order: Order, start: CursorState
 ) -> tf.data.Dataset:
-    """Each `Record` of a reader's files with its stream index, for `ShardingPolicy.DYNAMIC`.
+    """Each `StreamRecord` of a reader's files with its stream index, for `ShardingPolicy.DYNAMIC`.
 
     Shuffling permutes the files of each epoch, and the records in a buffer of each data worker.
     `guard` has the files and works without Python; of `start` the seed is used.
@@ -56,7 +56,7 @@ def split_dataset(
     return records
 
 
-def number_of(record: Record, stream_index: tf.Tensor) -> tf.Tensor:
+def number_of(record: StreamRecord, stream_index: tf.Tensor) -> tf.Tensor:
     """int64, different for each record and epoch; its augmentation follows from it."""
     return record.record_id * _EPOCH_FACTOR + stream_index
 

@@ -61,7 +61,7 @@ class Files(NamedTuple):
     streams: List[List[str]]  # one of all paths, or with weights one for each input_path
 
 
-class Record(NamedTuple):
+class StreamRecord(NamedTuple):
     """A record as read from its file."""
 
     record_id: tf.Tensor  # int64, see `pack_record_ids`
@@ -212,7 +212,7 @@ def record_dataset(
     start: CursorState,
     streams: Sequence[Sequence[str]],
 ) -> tf.data.Dataset:
-    """Each `Record` of a reader's files with its stream index, in the order of the seed in `start`.
+    """Each record of a reader's files with its stream index, in the order of the seed in `start`.
 
     Files are read `num_readers` at a time, `read_block_length` records in turn. Shuffling permutes
     the files (unless their records are shared or sampled), then the records, in a buffer of
@@ -302,7 +302,7 @@ def _epoch_reader(
 
 
 def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from a place in `indices` to the `Record`s of that file of the guard."""
+    """A function from a place in `indices` to the `StreamRecord`s of that file of the guard."""
     paths = [guard.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
@@ -327,7 +327,7 @@ def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.da
 def _all_records(
     serialized: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`Record`s of a file: those that TensorFlow's reader returns, and then the guard's."""
+    """`StreamRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
 
     @tf.autograph.experimental.do_not_convert
     def count(state: Any, block: tf.Tensor) -> Any:
@@ -345,7 +345,7 @@ def _all_records(
         numbers, block = tf.cond(read > 0, lambda: (number + tf.range(read), block), rest)
         # Blocks of the guard do not count: the bytes stay those of TensorFlow's reader.
         state = (number + tf.size(numbers, tf.int64), num_bytes + tf.reduce_sum(lengths))
-        return state, Record(pack_record_ids(file, numbers), block)
+        return state, StreamRecord(pack_record_ids(file, numbers), block)
 
     end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
     zero = tf.constant(0, tf.int64)

@@ -43,7 +43,7 @@ class Damage(NamedTuple):
     message: str  # with offsets in the (uncompressed) file
 
 
-Record = Union[bytes, Damage]
+BytesOrDamage = Union[bytes, Damage]
 
 
 class _Frame(NamedTuple):
@@ -57,14 +57,14 @@ def compression_of(path: str) -> str:
     return next((kind for end, kind in COMPRESSIONS.items() if path.endswith(end)), "")
 
 
-def read_records(path: str) -> Iterator[Tuple[int, Record]]:
+def read_records(path: str) -> Iterator[Tuple[int, BytesOrDamage]]:
     """The number of every record of a file, and its bytes or damage."""
     with contextlib.closing(_Source(path)) as source:
         for number, frame in enumerate(_frames(source)):
             yield number, frame.damage or _data(source, frame)
 
 
-def read_record(path: str, number: int) -> Record:
+def read_record(path: str, number: int) -> BytesOrDamage:
     """One record by its number.
 
     The offset of each STRIDE-th record is cached, so that reading several is fast, except in
@@ -87,7 +87,7 @@ def count_records(path: str) -> int:
     return count
 
 
-def sample_records(path: str, num_places: int, num_records: int) -> Iterator[Record]:
+def sample_records(path: str, num_places: int, num_records: int) -> Iterator[BytesOrDamage]:
     """Up to `num_records` records from each of some places that divide a file.
 
     All are the first ones of a compressed file, which can only be read from its beginning.
@@ -264,7 +264,7 @@ def _search(source: _Source, offset: int) -> Optional[int]:
         offset += CHUNK - HEADER.size
 
 
-def _data(source: _Source, frame: _Frame) -> Record:
+def _data(source: _Source, frame: _Frame) -> BytesOrDamage:
     content = source.at(frame.offset + HEADER.size, frame.length + CHECKSUM.size)
     data = content[: frame.length]
     stored = content[frame.length :]

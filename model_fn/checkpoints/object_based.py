@@ -7,7 +7,7 @@ all. So a variable is found by the path that `Detector.object_paths` gives it, w
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, Optional
+from typing import Any, Dict, Iterable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import object_graph_message
@@ -15,6 +15,14 @@ from estimator_det.config.text import ConfigError
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints.variables import OBJECT_GRAPH, VALUE_SUFFIX, inference_variables
+
+MODEL_OF_SAVED_MODEL = "_model"
+_TYPES = {
+    "model": "detection",
+    MODEL_OF_SAVED_MODEL: "detection",
+    "feature_extractor": "classification",
+}
+"""Types of checkpoints by the root object of a network."""
 
 
 def unescaped(segment: str) -> str:
@@ -31,12 +39,20 @@ class ObjectGraph:
         self._nodes = object_graph_message(reader.get_tensor(OBJECT_GRAPH)).nodes
 
     @property
-    def roots(self) -> Iterable[str]:
+    def roots(self) -> Sequence[str]:
         """Names of the objects that were saved."""
         return [child.local_name for child in self._nodes[0].children] if self._nodes else []
 
+    @property
+    def checkpoint_type(self) -> Optional[str]:
+        """The `fine_tune_checkpoint_type` that fits; None if no object is a network."""
+        kinds = (kind for root, kind in _TYPES.items() if root in self.roots)
+        return next(kinds, None)
+
     def key(self, path: str) -> Optional[str]:
         """The key of the variable at a path; None if the checkpoint does not contain it."""
+        if MODEL_OF_SAVED_MODEL in self.roots:
+            path = f"_{path}"
         node = self._nodes[0] if self._nodes else None
         for segment in path.split("/"):
             name = unescaped(segment)
@@ -127,16 +143,16 @@ def check_line(checkpoint: str, detector: Any, model: Optional[model_pb2.Detecti
 
 def _check_root(graph: ObjectGraph, checkpoint: str, checkpoint_type: str) -> None:
     """Raises ConfigError if a checkpoint is of a classifier instead of a detector, or reverse."""
-    roots = {"classifier": "feature_extractor", "detector": "model"}
-    wanted = "classifier" if checkpoint_type == "classification" else "detector"
-    for kind, root in roots.items():
-        if kind != wanted and root in graph.roots and roots[wanted] not in graph.roots:
-            fitting = "classification" if kind == "classifier" else "detection"
-            raise ConfigError(
-                None,
-                f"{checkpoint} is a checkpoint of a {kind}, not of a {wanted}",
-                f"use --set train_config.fine_tune_checkpoint_type={fitting}",
-            )
+    kind = graph.checkpoint_type
+    if kind is not None and (kind == "classification") != (checkpoint_type == "classification"):
+        networks = (
+            ("classifier", "detector") if kind == "classification" else ("detector", "classifier")
+        )
+        raise ConfigError(
+            None,
+            "{} is a checkpoint of a {}, not of a {}".format(checkpoint, *networks),
+            f"use --set train_config.fine_tune_checkpoint_type={kind}",
+        )
 
 
 def _type(model: Optional[model_pb2.DetectionModel]) -> str:

@@ -19,6 +19,9 @@ from inputs.checks.statistics import Columns, boxes_per_image, ranks, resized
 from model_fn.evaluation.metrics.overlaps import box_iou
 
 PAIRS_AT_ONCE = 8_000_000  # box and anchor; bounds memory to some hundred megabytes
+# Height and width of the network's input -> heights and widths of its feature maps.
+MapSizes = Dict[Tuple[int, int], List[Tuple[int, int]]]
+
 SHAPE_DECIMALS = 2  # hundredths of a pixel: anchors of one shape differ by rounding only
 
 # Why no anchor is similar enough to a box.
@@ -39,6 +42,7 @@ class Coverage(NamedTuple):
     """How well the anchors fit each box."""
 
     pixels: np.ndarray  # float32 [M, 2], height and width in the network's input
+    class_ids: np.ndarray  # int32 [M]
     best_iou: np.ndarray  # float32 [M]
     num_anchors: np.ndarray  # int64 [M], anchors that learn the box
     below: np.ndarray  # bool [M], no anchor reaches the matcher's threshold
@@ -48,12 +52,24 @@ class Coverage(NamedTuple):
     threshold: Optional[float]  # threshold of the matcher; None if it has none
     forced: bool  # whether the matcher gives each box its best anchor all the same
     poor: np.ndarray  # bool [M], even the best anchor is so dissimilar that it is background
+    background: Optional[float]  # similarity below which it is; None if the matcher has none
     num_left_out: int = 0  # anchors across the border, on inputs of the first size
 
     @property
     def lost(self) -> np.ndarray:
         """Boxes that no anchor learns: bool [M]."""
         return self.num_anchors == 0
+
+    @property
+    def stride(self) -> float:
+        """Pixels between the cells of the finest feature map."""
+        return min(self.input_sizes[0][0] / level.size[0] for level in self.maps)
+
+    def shares(self, rows: np.ndarray) -> Dict[int, float]:
+        """Class id -> share of its boxes that are in `rows`, bool [M]; the largest share first."""
+        ids = np.unique(self.class_ids).tolist()
+        shares = {i: float(rows[self.class_ids == i].mean()) for i in ids}
+        return dict(sorted(shares.items(), key=lambda item: -item[1]))
 
 
 class _Layout(NamedTuple):
@@ -86,6 +102,7 @@ def measure(
     *,
     num_channels: int = 3,
     advance: Callable[[int], Any] = lambda images: None,
+    map_sizes: Optional[MapSizes] = None,
 ) -> Coverage:
     """Matches all boxes to the anchors of a detector.
 
@@ -93,7 +110,9 @@ def measure(
         detector: One that `has_anchors` accepts.
         columns: The images and boxes, each image with as many boxes as training takes.
         advance: Called with the number of images done since the last call.
+        map_sizes: Those of this network that are known already; others are added.
     """
+    map_sizes = {} if map_sizes is None else map_sizes
     resizer, assigner = detector.preprocess.resizer, _assigner(detector)
     generate = _anchors_of_maps if isinstance(detector, SsdDetector) else _anchors_of_first_stage
     inner = resized(columns.sizes, resizer.new_size)
@@ -107,7 +126,7 @@ def measure(
     counts, best = boxes_per_image(columns), np.zeros(len(boxes), _BEST)
     layouts: Dict[Tuple[int, int], _Layout] = {}
     for kind, (height, width) in enumerate(sizes.tolist()):
-        layouts[height, width] = layout = generate(detector, height, width, num_channels)
+        layouts[height, width] = layout = generate(detector, height, width, num_channels, map_sizes)
         for chunk in _chunks(np.flatnonzero(kinds == kind), counts, len(layout.anchors)):
             if counts[chunk].any():
                 _match(best, assigner, layout, columns, boxes, chunk)
@@ -121,6 +140,7 @@ def measure(
     shapes = _distinct([level.shapes for layout in layouts.values() for level in layout.maps])
     return Coverage(
         pixels=pixels,
+        class_ids=columns.class_ids,
         best_iou=best["iou"],
         num_anchors=best["num_anchors"],
         below=below,
@@ -134,6 +154,7 @@ def measure(
         threshold=threshold,
         forced=bool(getattr(matcher, "force_match_for_each_row", True)),
         poor=below if unmatched is None else best["similarity"] < unmatched,
+        background=threshold if unmatched is None else unmatched,
         num_left_out=first.num_left_out,
     )
 
@@ -178,22 +199,24 @@ def _centred(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate([-sizes, sizes], axis=1) / 2
 
 
-def _anchors_of_first_stage(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _anchors_of_first_stage(
+    detector: Any, height: int, width: int, num_channels: int, map_sizes: MapSizes
+) -> _Layout:
     """Anchors of a first stage, as training uses them; builds no network.
 
     A network takes seconds to build, and images of a data set have hundreds of sizes.
     """
-    del num_channels
+    del num_channels, map_sizes
     rpn, generator = detector.rpn, detector.rpn.anchor_generator
-    map_sizes = detector.extractor.map_sizes(height, width)
+    sizes = detector.extractor.map_sizes(height, width)
     window = tf.constant([0.0, 0.0, height, width])
-    anchors, kept = (np.asarray(each) for each in rpn.generate_anchors(map_sizes, window))
+    anchors, kept = (np.asarray(each) for each in rpn.generate_anchors(sizes, window))
     numbers = generator.num_per_location
-    counts = [rows * columns * number for (rows, columns), number in zip(map_sizes, numbers)]
+    counts = [rows * columns * number for (rows, columns), number in zip(sizes, numbers)]
     rows_of_anchors = kept if rpn.drops_crossing else np.arange(sum(counts))
     ends = np.searchsorted(rows_of_anchors, np.cumsum(counts))[:-1]
     # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
-    everywhere = np.asarray(generator.generate([(1, 1)] * len(map_sizes), (1, 1)))
+    everywhere = np.asarray(generator.generate([(1, 1)] * len(sizes), (1, 1)))
     candidates = np.split(anchors, ends)
     if not rpn.drops_crossing:
         candidates = np.split(everywhere, np.cumsum(numbers)[:-1])
@@ -201,28 +224,40 @@ def _anchors_of_first_stage(detector: Any, height: int, width: int, num_channels
         anchors=anchors / np.asarray([height, width] * 2, np.float32),
         maps=[
             MapAnchors(size, len(members), _distinct([shapes[:, 2:] - shapes[:, :2]]))
-            for size, members, shapes in zip(map_sizes, np.split(anchors, ends), candidates)
+            for size, members, shapes in zip(sizes, np.split(anchors, ends), candidates)
         ],
         num_left_out=sum(counts) - len(anchors),
     )
 
 
-def _anchors_of_maps(detector: Any, height: int, width: int, num_channels: int) -> _Layout:
+def _anchors_of_maps(
+    detector: Any, height: int, width: int, num_channels: int, map_sizes: MapSizes
+) -> _Layout:
+    """Anchors of a single-shot detector."""
+    if (height, width) not in map_sizes:
+        map_sizes[height, width] = _sizes_of_maps(detector, height, width, num_channels)
+    counts = detector.anchor_generator.num_per_location
+    sizes = map_sizes[height, width][: len(counts)]
+    anchors = np.asarray(detector.anchor_generator.generate(sizes, (height, width)))
+    pixels = (anchors[:, 2:] - anchors[:, :2]) * np.asarray([height, width], np.float32)
+    levels, start = [], 0
+    for (rows, columns), number in zip(sizes, counts):
+        end = start + rows * columns * number
+        levels.append(MapAnchors((rows, columns), end - start, _distinct([pixels[start:end]])))
+        start = end
+    return _Layout(anchors, levels)
+
+
+def _sizes_of_maps(
+    detector: Any, height: int, width: int, num_channels: int
+) -> List[Tuple[int, int]]:
     """Builds the network to get its feature maps; runs nothing."""
     with tf.Graph().as_default():
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
         if detector.preprocess.resizer.grayscale:
             image = image[..., :1]
         predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
-        anchors = tf.get_static_value(predictions.anchors)
-        map_sizes = [tuple(maps.shape[1:3].as_list()) for maps in predictions.feature_maps]
-    pixels = (anchors[:, 2:] - anchors[:, :2]) * np.asarray([height, width], np.float32)
-    levels, start = [], 0
-    for (rows, columns), number in zip(map_sizes, detector.anchor_generator.num_per_location):
-        end = start + rows * columns * number
-        levels.append(MapAnchors((rows, columns), end - start, _distinct([pixels[start:end]])))
-        start = end
-    return _Layout(anchors, levels)
+        return [tuple(maps.shape[1:3].as_list()) for maps in predictions.feature_maps]
 
 
 def _distinct(shapes: List[np.ndarray]) -> np.ndarray:

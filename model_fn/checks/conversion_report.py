@@ -40,7 +40,7 @@ def summary_lines(conversion: Conversion) -> List[str]:
     ]
 
 
-def make_tables(conversion: Conversion) -> List[tables.Table]:
+def make_tables(conversion: Conversion) -> List[tables.CountTable]:
     """Boxes by class and a table for each scale, of all splits."""
     return tables.make_tables(conversion.tally["splits"], conversion.names)
 

@@ -19,7 +19,7 @@ from estimator_det.images.resize import make_resizer
 from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.checks import scan, statistics
-from inputs.checks.scan import Plan, Scan
+from inputs.checks.scan import Scan, ScanPlan
 from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
 from inputs.machine import ProcessDiedError
@@ -95,10 +95,13 @@ def check_data(
 
 
 def _plans(
-    config: Any, chosen: Sequence[Tuple[str, Any]], num_classes: int, max_records: Optional[int]
-) -> Tuple[List[Plan], List[Problem]]:
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    chosen: Sequence[Tuple[str, input_reader_pb2.InputReader]],
+    num_classes: int,
+    max_records: Optional[int],
+) -> Tuple[List[ScanPlan], List[Problem]]:
     """Returns plans of what to read, and problems that prevent reading."""
-    plans: List[Plan] = []
+    plans: List[ScanPlan] = []
     table = read_label_maps(chosen)
     problems = list(compare_with_model(table, config.model))
     for entry in table:
@@ -160,7 +163,7 @@ def _problems_of(of: Scan, policy: BadRecordPolicy) -> Iterator[Problem]:
 
 def _coverage(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    plans: Sequence[Plan],
+    plans: Sequence[ScanPlan],
     scans: Sequence[Scan],
     progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:
@@ -187,14 +190,22 @@ def coverage_of(
     *,
     num_channels: int = 3,
     progress: bool = True,
+    map_sizes: Optional[anchor_coverage.MapSizes] = None,
 ) -> Optional[Coverage]:
-    """Boxes against the anchors of a model; None where one of both is missing."""
+    """Boxes against the anchors of a model; None where one of both is missing.
+
+    `map_sizes` is as in `anchor_coverage.measure`.
+    """
     detector = make_detector(config.model, is_training=True)
     if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None
     with progress_bar("anchors", columns.num_images, "images", shown=progress) as advance:
         return anchor_coverage.measure(
-            detector, columns, num_channels=num_channels, advance=advance
+            detector,
+            columns,
+            num_channels=num_channels,
+            advance=advance,
+            map_sizes=map_sizes,
         )
 
 

@@ -14,7 +14,7 @@ from inputs.checks.scan import Scan
 from inputs.checks.statistics import Tally
 from model_fn.checks import tables
 from model_fn.checks.anchor_coverage import Coverage
-from model_fn.checks.tables import Table
+from model_fn.checks.tables import CountTable
 from model_fn.drawing import charts
 
 ERROR, WARNING = "error", "warning"
@@ -288,7 +288,7 @@ def panels(report: DataReport) -> List[charts.Panel]:
     labels = [f"{width}×{height}" for height, width in frequent]
     result = [
         *map(tables.panel, tables.make_tables(report.tallies, report.names)),
-        tables.panel(Table("most frequent sizes of images", "images", labels, counts)),
+        tables.panel(CountTable("most frequent sizes of images", "images", labels, counts)),
         charts.histogram(
             "size of boxes",
             statistics.FINE_SIDES,
@@ -335,6 +335,8 @@ def _anchor_panels(coverage: Coverage) -> List[charts.Panel]:
             y_label="boxes",
             marks={} if coverage.threshold is None else {"threshold": coverage.threshold},
         ),
-        tables.panel(Table("boxes and anchors by area after resizing", "boxes", names, shares)),
-        tables.panel(Table("feature map of the best anchor", "boxes", levels, num_best)),
+        tables.panel(
+            CountTable("boxes and anchors by area after resizing", "boxes", names, shares)
+        ),
+        tables.panel(CountTable("feature map of the best anchor", "boxes", levels, num_best)),
     ]

@@ -14,7 +14,7 @@ from estimator_det.config.problem import Problem, error, from_error, warning
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, listed, quoted
 from estimator_det.protos import model_pb2, ssd_pb2
-from inputs.checks.first_records import check_class_names, files_of
+from inputs.checks.first_records import files_of, unknown_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
 from model_fn.checks.subject import Reader, Subject
@@ -29,12 +29,11 @@ def check_label_maps(subject: Subject) -> Iterator[Problem]:
     """Problems of label maps with a sample of their records; of the others, with the model."""
     others = []
     for reader in subject.readers:
-        foreign = _error_of_sample(reader) if subject.reads_all else None
-        if foreign is None:
+        problem = _problem_of_sample(reader) if subject.reads_all else None
+        if problem is not None:
+            yield problem
+        if problem is None or problem.severity == "warning":
             others.append(reader)
-        else:
-            field = f"{reader.field}.label_map_path"
-            yield from_error(foreign, field, "use the label map of the records")
     yield from compare_with_model(others, subject.config.model)
 
 
@@ -94,22 +93,26 @@ def check_hierarchies(subject: Subject) -> Iterator[Problem]:
                 yield from_error(failure, field, "correct the path or the file")
 
 
-def _error_of_sample(reader: Reader) -> Optional[ConfigError]:
-    """The error of a label map without any class name of a sample of the records.
+def _problem_of_sample(reader: Reader) -> Optional[Problem]:
+    """The problem of a label map that lacks class names of a sample of the records.
 
     Label maps and records that cannot be read are left to other checks.
     """
     if reader.label_map is None:
         return None
+    field = f"{reader.field}.label_map_path"
     with contextlib.suppress(OSError, tf.errors.OpError):
         try:
             paths = files_of(reader.config)
         except ConfigError:
             return None
         try:
-            check_class_names(reader.config, paths, reader.label_map)
+            finding = unknown_class_names(reader.config, paths, reader.label_map)
         except ConfigError as reason:
-            return reason
+            return from_error(reason, field, "use the label map of the records")
+        if finding:
+            remedy = "correct the names in the records or the label map: these boxes are dropped"
+            return warning(field, finding, remedy)
     return None
 
 

@@ -18,7 +18,7 @@ NUM_EXAMPLES = 3  # faults of a kind
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
-class Table(NamedTuple):
+class CountTable(NamedTuple):
     """Counts by name."""
 
     title: str
@@ -28,7 +28,7 @@ class Table(NamedTuple):
     images: Mapping[str, Sequence[int]] = {}  # part -> images that have any, if boxes are counted
 
 
-def make_tables(tallies: Mapping[str, Tally], names: Mapping[int, str]) -> List[Table]:
+def make_tables(tallies: Mapping[str, Tally], names: Mapping[int, str]) -> List[CountTable]:
     """Boxes by class, the most frequent first, and a table for each scale.
 
     Arguments are the counts by part, and the name of each class id.
@@ -46,11 +46,11 @@ def make_tables(tallies: Mapping[str, Tally], names: Mapping[int, str]) -> List[
         for column in (0, 1)
     )
     labels = [f"{number} {names.get(number, '(in no label map)')}" for number in order]
-    tables = [Table("boxes by class", "boxes", labels, boxes, images)] if order else []
+    tables = [CountTable("boxes by class", "boxes", labels, boxes, images)] if order else []
     for key, scale in SCALES.items():
         parts = {part: tally[key] for part, tally in tallies.items() if key in tally}
         if parts:
-            tables.append(Table(scale.title, scale.unit, scale.names, parts))
+            tables.append(CountTable(scale.title, scale.unit, scale.names, parts))
     return tables
 
 
@@ -60,7 +60,7 @@ def class_counts(tally: Tally) -> Dict[int, Tuple[int, int]]:
     return dict(sorted(counts.items()))
 
 
-def text_bars(table: Table, part: str) -> List[str]:
+def text_bars(table: CountTable, part: str) -> List[str]:
     """A title, and a bar for each name with its count and share; empty ends are left out."""
     counts = np.asarray(table.parts.get(part, ()), np.int64)
     used = np.flatnonzero(counts)
@@ -80,7 +80,7 @@ def text_bars(table: Table, part: str) -> List[str]:
     return lines
 
 
-def panel(table: Table) -> charts.Panel:
+def panel(table: CountTable) -> charts.Panel:
     """The same as a chart, with a bar for each part beside each other."""
     counts = [count for part in table.parts.values() for count in part if count]
     return charts.bar_chart(

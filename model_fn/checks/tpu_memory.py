@@ -45,7 +45,7 @@ _FREE = frozenset(
 _CONVOLUTIONS = frozenset(["Conv2D", "DepthwiseConv2dNative"])
 
 
-class Block(NamedTuple):
+class TensorGroup(NamedTuple):
     """Values of one shape."""
 
     shape: Tuple[int, ...]
@@ -58,9 +58,9 @@ class CoreMemory(NamedTuple):
 
     variables: int  # bytes of parameters, statistics, optimizer slots, moving averages
     gradients: int  # bytes
-    kept: List[Block]  # for the backward pass
-    largest: Optional[Block]  # largest block of the backward pass; two are alive at a time
-    batch: List[Block]  # blocks from the host; one batch waits while one is computed on
+    kept: List[TensorGroup]  # for the backward pass
+    largest: Optional[TensorGroup]  # largest block of the backward pass; two are alive at a time
+    batch: List[TensorGroup]  # blocks from the host; one batch waits while one is computed on
     images: int  # per core, of the graph that was measured
 
     def total(self, images: Optional[int] = None) -> int:
@@ -79,7 +79,7 @@ class CoreMemory(NamedTuple):
         numbers = [*range(MOST_PER_CORE, 0, -_WIDE_STEP), *range(_WIDE_STEP - 1, 0, -1)]
         return next((n for n in numbers if self.total(n) * MARGIN <= core_bytes), 0)
 
-    def _size(self, block: Block, images: int) -> int:
+    def _size(self, block: TensorGroup, images: int) -> int:
         shape = block.shape
         if shape and shape[0] % self.images == 0:
             shape = (shape[0] // self.images * images, *shape[1:])
@@ -156,8 +156,10 @@ def _roots(tensor: tf.Tensor) -> List[tf.Tensor]:
     return roots
 
 
-def _block(tensor: tf.Tensor) -> Optional[Block]:
+def _block(tensor: tf.Tensor) -> Optional[TensorGroup]:
     if tensor.dtype in (tf.resource, tf.variant, tf.string) or not tensor.shape.is_fully_defined():
         return None
     shape = tuple(tensor.shape.as_list())
-    return Block(shape, tensor.dtype.size, len(shape) == 4 and tensor.op.type in _CONVOLUTIONS)
+    return TensorGroup(
+        shape, tensor.dtype.size, len(shape) == 4 and tensor.op.type in _CONVOLUTIONS
+    )

@@ -88,7 +88,7 @@ class Report:
 
 
 def save_bad_step(
-    backend: Any,
+    training: Any,
     batch: Mapping[str, np.ndarray],
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
@@ -98,15 +98,15 @@ def save_bad_step(
     """Writes the folder of a bad step.
 
     Args:
-        backend: `runs.Backend`, whose variables are as they were before the step.
+        training: `runs.backends.base.Training`, whose variables are as they were before the step.
         batch: Batch of the step; empty if it was not kept.
     """
     folder = os.path.join(model_dir, f"{FOLDER}-{step}")
     _save_batch(os.path.join(folder, BATCH_FILE), batch)
     configuration.save_pipeline(pipeline_config, folder)
     prefix = os.path.join(folder, CHECKPOINT)
-    backend.save(prefix)
-    bad_variables, largest = _examine_variables(prefix, backend.trained_names())
+    training.save(prefix)
+    bad_variables, largest = _examine_variables(prefix, training.trained_names())
     report = Report(
         step=step,
         not_finite=bad_names(values),

@@ -21,7 +21,7 @@ from estimator_det.protos import pipeline_pb2
 from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 from model_fn.model_fn import create_model_fn
-from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS, TrainGraph
+from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS
 
 BATCH_FILE = "batch.npz"
 CHECKPOINT = "model.ckpt"
@@ -89,10 +89,11 @@ def replay(
         step_tensor = tf1.train.get_or_create_global_step()
         placeholders = {key: _placeholder(key, array) for key, array in batch.items()}
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
-        graph = TrainGraph()
-        create_model_fn(config, graph=graph)(features, labels, estimator.ModeKeys.TRAIN, {})
-        scalars, checks = graph.step.scalars, graph.step.applied.checks
-        gradients, written = graph.step.applied.gradients, graph.step.applied.written
+        model_fn = create_model_fn(config)
+        model_fn(features, labels, estimator.ModeKeys.TRAIN, {})
+        assert model_fn.built is not None and model_fn.built.step is not None
+        scalars, applied = model_fn.built.step.scalars, model_fn.built.step.applied
+        checks, gradients, written = applied.checks, applied.gradients, applied.written
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}
         feeds = {placeholders[key]: array for key, array in batch.items()}
         targets = [*scalars.values(), *gradients.values(), *written, *checks.values()]
@@ -115,7 +116,7 @@ def replay(
             steps: List[Step] = []
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 if steps:
-                    session.run(graph.step.applied.op, feeds)
+                    session.run(applied.op, feeds)
                 number = int(session.run(step_tensor)) + 1
                 fetched = session.run({"values": scalars, "norms": norms, "checks": checks}, feeds)
                 values = {name: float(value) for name, value in fetched["values"].items()}

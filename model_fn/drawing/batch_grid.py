@@ -33,7 +33,7 @@ WARNING_COLOR = (190, 90, 0)
 BORDER_COLOR = (0, 220, 255)  # border of the real image inside its padding
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """One image of a batch."""
 
     pixels: np.ndarray  # uint8 [H, W, 3]
@@ -106,7 +106,7 @@ def cells_of_batch(
     labels: Mapping[str, np.ndarray],
     to_pixels: ToPixels,
     names: Mapping[int, str],
-) -> List[Cell]:
+) -> List[GridCell]:
     """The images of a batch with their labels; SOURCE_ID, WEIGHTS and MASKS may be absent."""
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
@@ -115,7 +115,7 @@ def cells_of_batch(
         class_ids, texts = class_texts(labels[schema.CLASSES][row][:count], names)
         source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
         cells.append(
-            Cell(
+            GridCell(
                 pixels=to_pixels(image),
                 true_size=features[schema.TRUE_IMAGE_SHAPE][row][:2].tolist(),
                 boxes=labels[schema.BOXES][row][:count],
@@ -129,7 +129,7 @@ def cells_of_batch(
 
 
 def draw_grid(
-    cells: Sequence[Cell], *, title: str = "", columns: int = 4, side: int = 360
+    cells: Sequence[GridCell], *, title: str = "", columns: int = 4, side: int = 360
 ) -> Image.Image:
     """Draws all images in one, row by row; `side` is the longer one of each, in pixels."""
     if not cells:
@@ -155,7 +155,7 @@ def draw_grid(
     return page
 
 
-def _draw_cell(cell: Cell, side: int) -> Image.Image:
+def _draw_cell(cell: GridCell, side: int) -> Image.Image:
     height, width = cell.pixels.shape[:2]
     scale = side / max(height, width)
     size = (max(1, round(width * scale)), max(1, round(height * scale)))
@@ -177,7 +177,7 @@ def _draw_cell(cell: Cell, side: int) -> Image.Image:
     return image
 
 
-def _caption(draw: Any, cell: Cell, corner: Sequence[int], width: int) -> None:
+def _caption(draw: Any, cell: GridCell, corner: Sequence[int], width: int) -> None:
     font, small = sans(TEXT_SIZE), sans(TEXT_SIZE - 2)
     left, top = corner
     draw.text((left, top), _fitted(cell.name or "(no source_id)", width, font), TEXT_COLOR, font)

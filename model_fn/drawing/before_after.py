@@ -25,7 +25,7 @@ from inputs.decoding.decoder import make_decoder
 from inputs.records import stream
 from inputs.sample import Sample
 from model_fn.drawing import batch_grid
-from model_fn.drawing.batch_grid import Cell
+from model_fn.drawing.batch_grid import GridCell
 from model_fn.drawing.boxes import rgb
 
 SHUFFLED = 1000  # records of which those to draw are chosen
@@ -115,7 +115,7 @@ def draw_step(
     refuse([*check(step, STEPS), *check_mixtures([step], reader)])
     (link,) = make_steps([step])
     count = link.num_records
-    cells: List[Cell] = []
+    cells: List[GridCell] = []
     for row in range(min(num_rows, len(samples))):
         row_samples = list(itertools.islice(itertools.cycle(samples), row, row + count))
         cells += [cell_of(sample, names) for sample in row_samples]
@@ -130,7 +130,7 @@ def draw_step(
     return batch_grid.draw_grid(cells, title=title, columns=count + num_after)
 
 
-def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell:
+def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> GridCell:
     """A sample with pixels of 0 to 255 as a cell; the caption is its source id unless given."""
     image = rgb(np.array(sample.image))
     classes = [int(number) for number in np.array(sample.classes)]
@@ -138,7 +138,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell
     if not caption:
         source = (sample.image_level or {})[schema.SOURCE_ID]
         caption = plain(bytes(source.numpy()).decode("utf-8", "replace"))
-    return Cell(
+    return GridCell(
         pixels=np.clip(np.rint(image.astype(np.float64)), 0, 255).astype(np.uint8),
         true_size=image.shape[:2],
         boxes=np.array(sample.boxes),
@@ -152,7 +152,7 @@ def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> Cell
 
 def _result(
     after: Sample, before: Sample, names: Mapping[int, str], link: AugmentationStep, caption: str
-) -> Cell:
+) -> GridCell:
     if link.name == ONLY_AFTER:  # its boxes are in pixels
         size = tf.cast(tf.shape(after.image)[:2], tf.float32)
         keypoints = None if after.keypoints is None else after.keypoints / size

@@ -6,8 +6,10 @@ without a graph, `add` is called in a loop.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Sequence
+import functools
+from typing import Any, Dict, NamedTuple, Sequence
 
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, make_named_metrics
@@ -22,9 +24,6 @@ class Results(NamedTuple):
     details: Dict[str, Any]  # JSON values, see `model_fn.evaluation.details`
 
 
-OnResults = Callable[[Results], None]
-
-
 class Accumulator:
     """Metrics sets and diagnostics of one evaluation.
 
@@ -33,7 +32,9 @@ class Accumulator:
         needs: What they need, together.
     """
 
-    def __init__(self, eval_config: Any, categories: Sequence[Dict[str, Any]]) -> None:
+    def __init__(
+        self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+    ) -> None:
         self.named_sets = make_named_metrics(eval_config, categories)
         self.needs = {need for _, metrics in self.named_sets for need in metrics.needs}
         self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
@@ -43,8 +44,9 @@ class Accumulator:
             metrics.add(batch)
         self._diagnostics.add(batch)
 
+    @functools.cached_property
     def results(self) -> Results:
-        """Results of all batches; nothing is added after it."""
+        """Results of all batches; nothing is added after it was read."""
         values: Dict[str, float] = {}
         for _, metrics in self.named_sets:
             values.update(metrics.results())

@@ -10,14 +10,14 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config.facts import is_class_agnostic
 from estimator_det.config.field_rules import most
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detections, Groundtruth
-from estimator_det.protos import ssd_pb2
+from estimator_det.detectors.base import BatchDetections, Groundtruth
+from estimator_det.protos import eval_pb2, pipeline_pb2, ssd_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.evaluation import diagnostics
-from model_fn.evaluation.accumulator import Accumulator, OnResults
+from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
+from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from model_fn.evaluation.pictures import IMAGES_TAG, Pictures
 
 MetricOps = Dict[str, Tuple[tf.Tensor, tf.Operation]]
@@ -29,7 +29,7 @@ _SAME_IN_GROUNDTRUTH = {*EvaluatedBatch._fields}.intersection(Groundtruth._field
 
 
 def make_categories(
-    pipeline_config: Any, label_map: Optional[LabelMap] = None
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, label_map: Optional[LabelMap] = None
 ) -> List[Dict[str, Any]]:
     """Categories of an evaluation: dictionaries with at least "id" (from 1) and "name".
 
@@ -48,7 +48,7 @@ def make_categories(
 
 
 def evaluated_categories(
-    pipeline_config: Any, label_map: Optional[LabelMap] = None
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, label_map: Optional[LabelMap] = None
 ) -> List[Dict[str, Any]]:
     """Categories of a model's evaluation: one for a detector that finds objects of any class."""
     if is_class_agnostic(pipeline_config.model):
@@ -56,12 +56,12 @@ def evaluated_categories(
     return make_categories(pipeline_config, label_map)
 
 
-def sizes_of(features: Dict[str, tf.Tensor]) -> Sizes:
+def sizes_of(features: Dict[str, tf.Tensor]) -> ImageSizes:
     """Sizes under the keys of `inputs.schema`."""
     real = features[schema.TRUE_IMAGE_SHAPE][:, :2]
     original = features.get(schema.ORIGINAL_SPATIAL_SHAPE)
     padded = tf.shape(features[schema.IMAGE])[1:3]
-    return Sizes(padded, real, real if original is None else original)
+    return ImageSizes(padded, real, real if original is None else original)
 
 
 def _scaled(coordinates: Any, *sizes: Any) -> Any:
@@ -86,7 +86,9 @@ _REMEDIES = {
 }
 
 
-def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: Groundtruth) -> None:
+def check_needs(
+    accumulator: Accumulator, detections: BatchDetections, groundtruth: Groundtruth
+) -> None:
     """Refuses a set that needs what the model does not find or the reader does not load."""
     keypoints = {
         "num_keypoints of eval_input_reader": groundtruth.keypoints,
@@ -114,7 +116,11 @@ def check_needs(accumulator: Accumulator, detections: Detections, groundtruth: G
 
 
 def evaluated_batch(
-    detections: Detections, groundtruth: Groundtruth, sizes: Sizes, *, has_masks: bool = False
+    detections: BatchDetections,
+    groundtruth: Groundtruth,
+    sizes: ImageSizes,
+    *,
+    has_masks: bool = False,
 ) -> EvaluatedBatch:
     """A batch of arrays as metrics take it, in pixels of the original image.
 
@@ -144,67 +150,6 @@ def evaluated_batch(
     return batch._replace(masks=masks)
 
 
-def evaluation_ops(
-    detections: Detections,
-    groundtruth: Groundtruth,
-    features: Dict[str, tf.Tensor],
-    *,
-    eval_config: Any,
-    categories: Sequence[Dict[str, Any]],
-    handle_results: OnResults,
-) -> MetricOps:
-    """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
-
-    All share one update operation, which passes each batch as arrays; these are evaluated while the
-    network computes the next batch. One operation computes all metrics and their chart once; when
-    they are read, `handle_results` is called. Pictures of images are added if originals were
-    retained. Other arguments are those of `evaluated_batch`.
-    """
-    accumulator = Accumulator(eval_config, categories)
-    check_needs(accumulator, detections, groundtruth)
-    pictures = Pictures(eval_config, categories)
-    keys = (schema.ORIGINAL_IMAGE, schema.ADDITIONAL_CHANNELS)
-    images = [features.get(key) if eval_config.num_visualizations else None for key in keys]
-    has_masks = "masks" in accumulator.needs
-    tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
-    names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
-    waiting: List[Tuple[np.ndarray, ...]] = []
-
-    def receive(*arrays: np.ndarray) -> None:
-        waiting.append(arrays)
-
-    def add_waiting() -> None:
-        while waiting:
-            add(waiting.pop(0))
-
-    def add(arrays: Tuple[np.ndarray, ...]) -> None:
-        detections, groundtruth, sizes, (pixels, channels) = restored(arrays)
-        batch = evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks)
-        accumulator.add(batch)
-        if pixels is not None and pictures.num_missing:
-            every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
-            masks = detections.masks, groundtruth.masks
-            pictures.add(evaluated_batch(detections, every, sizes), sizes, pixels, channels, masks)
-
-    def values() -> Tuple[np.ndarray, bytes, bytes]:
-        add_waiting()
-        results = accumulator.results()
-        handle_results(results)
-        scalars = np.array([results.metrics[name] for name in names], np.float32)
-        return scalars, diagnostics.chart_summary(results.chart), pictures.summary()
-
-    received = tf.numpy_function(receive, tensors, [])
-    update = tf.group(received, tf.numpy_function(add_waiting, [], []))
-    scalars, *summaries = tf.numpy_function(values, [], [tf.float32, tf.string, tf.string])
-    scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
-    ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}
-    chart, shown = (tf.ensure_shape(summary, []) for summary in summaries)
-    ops[diagnostics.EVAL_DIAGNOSTICS] = (chart, update)
-    if images[0] is not None:
-        ops[IMAGES_TAG] = (shown, update)
-    return ops
-
-
 def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], Any]]:
     """The leaves of a structure that are not None, and its maker from other values for them."""
     leaves = tf.nest.flatten(structure)
@@ -217,32 +162,97 @@ def without_nones(structure: Any) -> Tuple[List[Any], Callable[[Iterable[Any]], 
     return [leaf for leaf in leaves if leaf is not None], restored
 
 
-def eval_metrics(
-    detections: Detections,
-    groundtruth: Groundtruth,
-    features: Dict[str, tf.Tensor],
-    *,
-    losses: Dict[str, tf.Tensor],
-    learning_rate: tf.Tensor,
-    **options: Any,
-) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
-    """`eval_metrics` of a `TPUEstimatorSpec`: a function that makes all metrics, and its tensors.
+class EvaluationFeed:
+    """Feeds the batches of one evaluation from a graph to an accumulator, as arrays.
 
-    A TPU sends these tensors to its host, which concatenates those of all cores along the first
-    dimension; losses and learning rate therefore are [1]. Options are those of `evaluation_ops`.
+    A batch waits until the network computes the next one, and is added meanwhile.
     """
-    # Boxes and scores before suppression are not compared, nor are features.
-    boxes, scores, classes, num = detections[:4]
-    masks, keypoints = detections.masks, detections.keypoints
-    compared = Detections(boxes, scores, classes, num, None, None, masks=masks, keypoints=keypoints)
-    scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
-    tensors, restored = without_nones([compared, groundtruth, features, scalars])
 
-    def make(*received: tf.Tensor) -> MetricOps:
-        *batch, (*terms, rate) = restored(received)
-        ops = evaluation_ops(*batch, **options)
-        ops.update((name, tf1.metrics.mean(term)) for name, term in zip(losses, terms))
-        ops["learning_rate"] = (rate[0], tf.no_op())
+    def __init__(self, eval_config: eval_pb2.EvalConfig, categories: List[Dict[str, Any]]) -> None:
+        self.accumulator = Accumulator(eval_config, categories)
+        self._pictures = Pictures(eval_config, categories)
+        self._waiting: List[Tuple[np.ndarray, ...]] = []
+
+    def ops(
+        self, detections: BatchDetections, groundtruth: Groundtruth, features: Dict[str, tf.Tensor]
+    ) -> MetricOps:
+        """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
+
+        All share one update operation. One operation computes all metrics and their chart once.
+        Pictures of images are added if originals were retained. Arguments are those of
+        `evaluated_batch`.
+        """
+        accumulator = self.accumulator
+        check_needs(accumulator, detections, groundtruth)
+        keys = (schema.ORIGINAL_IMAGE, schema.ADDITIONAL_CHANNELS)
+        images = [features.get(key) if self._pictures.num_missing else None for key in keys]
+        tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
+        names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
+
+        def add_waiting() -> None:
+            while self._waiting:
+                self._add(*restored(self._waiting.pop(0)))
+
+        def values() -> Tuple[np.ndarray, bytes, bytes]:
+            add_waiting()
+            metrics, _, chart, _ = accumulator.results
+            scalars = np.array([metrics[name] for name in names], np.float32)
+            return scalars, diagnostics.chart_summary(chart), self._pictures.summary()
+
+        received = tf.numpy_function(lambda *arrays: self._waiting.append(arrays), tensors, [])
+        update = tf.group(received, tf.numpy_function(add_waiting, [], []))
+        scalars, *summaries = tf.numpy_function(values, [], [tf.float32, tf.string, tf.string])
+        scalars = tf.unstack(tf.ensure_shape(scalars, [len(names)]))
+        ops = {name: (scalar, update) for name, scalar in zip(names, scalars)}
+        chart, shown = (tf.ensure_shape(summary, []) for summary in summaries)
+        ops[diagnostics.EVAL_DIAGNOSTICS] = (chart, update)
+        if images[0] is not None:
+            ops[IMAGES_TAG] = (shown, update)
         return ops
 
-    return make, tensors
+    def _add(
+        self,
+        detections: BatchDetections,
+        groundtruth: Groundtruth,
+        sizes: ImageSizes,
+        images: Sequence[Optional[np.ndarray]],
+    ) -> None:
+        has_masks = "masks" in self.accumulator.needs
+        self.accumulator.add(evaluated_batch(detections, groundtruth, sizes, has_masks=has_masks))
+        pixels, channels = images
+        if pixels is not None and self._pictures.num_missing:
+            every = groundtruth._replace(is_annotated=None)  # images that nobody annotated, too
+            batch = evaluated_batch(detections, every, sizes)
+            masks = detections.masks, groundtruth.masks
+            self._pictures.add(batch, sizes, pixels, channels, masks)
+
+    def eval_metrics(
+        self,
+        detections: BatchDetections,
+        groundtruth: Groundtruth,
+        features: Dict[str, tf.Tensor],
+        losses: Dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+    ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
+        """`eval_metrics` of a `TPUEstimatorSpec`: the maker of all metrics, and its tensors.
+
+        A TPU sends these tensors to its host, which concatenates those of all cores along the first
+        dimension; losses and learning rate therefore are [1].
+        """
+        # Boxes and scores before suppression are not compared, nor are features.
+        boxes, scores, classes, num = detections[:4]
+        masks, keypoints = detections.masks, detections.keypoints
+        compared = BatchDetections(
+            boxes, scores, classes, num, None, None, masks=masks, keypoints=keypoints
+        )
+        scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
+        tensors, restored = without_nones([compared, groundtruth, features, scalars])
+
+        def make(*received: tf.Tensor) -> MetricOps:
+            *batch, (*terms, rate) = restored(received)
+            ops = self.ops(*batch)
+            ops.update((name, tf1.metrics.mean(term)) for name, term in zip(losses, terms))
+            ops["learning_rate"] = (rate[0], tf.no_op())
+            return ops
+
+        return make, tensors

@@ -10,6 +10,7 @@ from typing import Dict, List, Optional
 
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.files import json_lines
+from model_fn.evaluation.matching import Matches
 
 Metrics = Dict[str, float]
 
@@ -19,7 +20,7 @@ _NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """One line of `evaluations.jsonl`."""
+    """Results of a checkpoint on a reader: one line of `evaluations.jsonl`, and its matches."""
 
     reader: str
     step: int
@@ -27,6 +28,8 @@ class Evaluation:
     notes: Dict[str, str] = dataclasses.field(default_factory=dict)  # why a metric is -1, 0 or NaN
     bad_records: Dict[str, int] = dataclasses.field(default_factory=dict)  # `FaultLog.counts`
     time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970
+    # None where the line was read.
+    matches: Optional[Matches] = dataclasses.field(default=None, compare=False, repr=False)
 
     def value(self, metric: str) -> float:
         if metric not in self.metrics:
@@ -38,7 +41,7 @@ class Evaluation:
 
 def record(model_dir: str, evaluation: Evaluation) -> None:
     """Appends a line; `metrics` that are not finite become null, which JSON can say."""
-    line = dataclasses.asdict(evaluation)
+    line = {key: value for key, value in vars(evaluation).items() if key != "matches"}
     line["metrics"] = {
         name: value if math.isfinite(value) else None for name, value in evaluation.metrics.items()
     }

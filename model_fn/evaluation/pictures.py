@@ -15,7 +15,7 @@ from estimator_det.files.mask_regions import paste_mask, resize_mask
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Sizes
+from model_fn.evaluation.metrics.run_lengths import ImageSizes
 
 IMAGES_TAG = "Detections_Left_Groundtruth_Right"
 
@@ -85,7 +85,7 @@ class Pictures:
     def add(
         self,
         batch: EvaluatedBatch,
-        sizes: Sizes,
+        sizes: ImageSizes,
         images: np.ndarray,
         channels: Optional[np.ndarray] = None,
         masks: Sequence[Optional[np.ndarray]] = (None, None),

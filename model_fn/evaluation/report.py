@@ -10,11 +10,12 @@ from typing import Any, Dict, List, Mapping, Optional
 from estimator_det.compat import tf1
 from estimator_det.config.facts import score_threshold_field
 from estimator_det.console import printing
+from estimator_det.protos import model_pb2
 from inputs.bad_records.log import FaultLog
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
-from model_fn.evaluation.score_thresholds import Row
+from model_fn.evaluation.score_thresholds import ThresholdRow
 from model_fn.events import write_figures
 
 # Amounts that are printed of an evaluation.
@@ -34,7 +35,7 @@ def is_main(name: str) -> bool:
 
 
 def report(
-    model: Optional[Any],
+    model: Optional[model_pb2.DetectionModel],
     reader: str,
     folder: str,
     values: Dict[str, Any],
@@ -70,10 +71,10 @@ def report(
         print_notes(notes)
         printing.report(score_thresholds.format_table(table, path), sys.stderr)
         print_faults(faults)
-    return Evaluation(reader, step, metrics, notes, bad_records)
+    return Evaluation(reader, step, metrics, notes, bad_records, matches=results.matches)
 
 
-class EvaluationReport(tf1.train.SessionRunHook):
+class EvaluationProgress(tf1.train.SessionRunHook):
     """Prints every few seconds how many images are evaluated."""
 
     def __init__(self, batch_size: int) -> None:
@@ -99,7 +100,7 @@ def scalars(results: Mapping[str, Any]) -> Metrics:
     return {k: float(value) for k, value in results.items() if not isinstance(value, bytes)}
 
 
-def print_results(name: str, results: Dict[str, Any], row: Optional[Row] = None) -> None:
+def print_results(name: str, results: Dict[str, Any], row: Optional[ThresholdRow] = None) -> None:
     """Prints a line with the loss and mAPs of an evaluation.
 
     Names are cut down to their last part, unless several metrics share it. A row of the table of

@@ -39,7 +39,7 @@ _NAME_WIDTH = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ThresholdRow:
     """A class, or all of them.
 
     Without `threshold` the other values are None, too: the class has no box, or no correct
@@ -57,11 +57,11 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class ThresholdTable:
     """The thresholds of one evaluation."""
 
-    all_classes: Row
-    classes: Tuple[Row, ...]
+    all_classes: ThresholdRow
+    classes: Tuple[ThresholdRow, ...]
     scores: Optional[str] = None  # `FinalScores.fingerprint` of the evaluated model; None: no model
 
     def per_class(self) -> Dict[int, float]:
@@ -73,19 +73,21 @@ class Table:
         }
 
 
-def make_table(matches: Matches, model: Optional[model_pb2.DetectionModel] = None) -> Table:
+def make_table(
+    matches: Matches, model: Optional[model_pb2.DetectionModel] = None
+) -> ThresholdTable:
     """The thresholds of an evaluation; `model` is the `DetectionModel` proto that was evaluated."""
     scores = None if model is None else final_scores(model)
     classes = zip(matches.class_ids, matches.class_names, matches.per_class())
     rows = tuple(best_f1(name, matches, class_id) for class_id, name, matches in classes)
     every = best_f1("all classes", matches.all_classes_merged())
-    return Table(every, rows, None if scores is None else scores.fingerprint())
+    return ThresholdTable(every, rows, None if scores is None else scores.fingerprint())
 
 
-def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> Row:
+def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) -> ThresholdRow:
     """The row of one class."""
     num_boxes, num_detections = matches.num_boxes, len(matches.scores)
-    empty = Row(name, num_boxes, num_detections, class_id=class_id)
+    empty = ThresholdRow(name, num_boxes, num_detections, class_id=class_id)
     if not num_boxes or not matches.correct.any():
         return empty
     correct = np.cumsum(matches.correct)
@@ -103,7 +105,7 @@ def best_f1(name: str, matches: ClassMatches, class_id: Optional[int] = None) ->
     )
 
 
-def format_table(table: Table, path: str) -> str:
+def format_table(table: ThresholdTable, path: str) -> str:
     """The table as text: the classes with most boxes, at most `MAX_ROWS_PRINTED` of them.
 
     `path` is of the file with all of them.
@@ -118,7 +120,7 @@ def format_table(table: Table, path: str) -> str:
     return "\n".join([*lines, f"{rest}  all in {path}"])
 
 
-def _line(row: Row) -> str:
+def _line(row: ThresholdRow) -> str:
     start = f"  {cut(plain(row.name), _NAME_WIDTH):<{_NAME_WIDTH}} {row.num_boxes:>7}"
     if row.threshold is None:
         return f"{start}  {'no box' if not row.num_boxes else 'no correct detection'}"
@@ -131,7 +133,7 @@ def path_for(folder: str, step: int) -> str:
     return os.path.join(folder, f"thresholds-{step}.json")
 
 
-def write(folder: str, step: int, reader: str, table: Table) -> str:
+def write(folder: str, step: int, reader: str, table: ThresholdTable) -> str:
     """Writes the thresholds of an evaluation; returns the path."""
     path = path_for(folder, step)
     about = {"reader": reader, "step": step, "match_iou": MATCH_IOU}
@@ -140,18 +142,18 @@ def write(folder: str, step: int, reader: str, table: Table) -> str:
     return path
 
 
-def read(path: str) -> Table:
+def read(path: str) -> ThresholdTable:
     """The thresholds in a file of `write`."""
     content = files.read_bytes(path, LONGEST_FILE)
     try:
         values = json.loads(content)
-        rows = [Row(**row) for row in (values["all_classes"], *values["classes"])]
+        rows = [ThresholdRow(**row) for row in (values["all_classes"], *values["classes"])]
         for row in rows:
             is_float = isinstance(row.threshold, float) and math.isfinite(row.threshold)
             is_id = isinstance(row.class_id, (int, type(None)))
             if not is_id or not (row.threshold is None or is_float):
                 raise TypeError(f"not a row of a table: {row}")
-        return Table(rows[0], tuple(rows[1:]), values.get("scores"))
+        return ThresholdTable(rows[0], tuple(rows[1:]), values.get("scores"))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise ConfigError(
             None,

@@ -21,7 +21,7 @@ from model_fn.checkpoints import repair
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.history import Evaluation, is_better
-from model_fn.runs.backends import Evaluator
+from model_fn.runs.context import RunContext
 from model_fn.serving import saved_model
 
 _LOG = logging.getLogger(__name__)
@@ -101,9 +101,9 @@ class BestCheckpoints:
         atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
 
 
-def export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) -> None:
+def export_best(context: RunContext, estimator: Any, checkpoint: str) -> None:
     """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
-    folder = os.path.dirname(export(pipeline_config, evaluator, BEST_EXPORT, checkpoint))
+    folder = os.path.dirname(export(context, estimator, BEST_EXPORT, checkpoint))
     names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
     versions = sorted((name for name in names if name.isdecimal()), key=int)
     for name in names:
@@ -111,14 +111,16 @@ def export_best(pipeline_config: Any, evaluator: Evaluator, checkpoint: str) -> 
             tf.io.gfile.rmtree(os.path.join(folder, name))
 
 
-def export(
-    pipeline_config: Any, evaluator: Evaluator, name: str, checkpoint: Optional[str] = None
-) -> str:
+def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[str] = None) -> str:
     """Writes a SavedModel of constants to a new folder under export/<name>; its name is the time.
 
     Label map and thresholds of the checkpoint's evaluation are added if they can be read.
+
+    Args:
+        estimator: An Estimator of the run.
+        checkpoint: By default the last one of the run.
     """
-    model_dir = evaluator.model_dir
+    pipeline_config, model_dir = context.config, context.model_dir
     prefix = checkpoint or find_checkpoint(model_dir)
     label_map = saved_model.find_readable_label_map(pipeline_config)
     thresholds = score_thresholds.find_usable(pipeline_config, prefix, model_dir)
@@ -137,7 +139,7 @@ def export(
     folder = os.path.join(model_dir, "export", name)
     with tempfile.TemporaryDirectory() as with_variables:
         exported = tf.compat.as_str(
-            evaluator.export_saved_model(
+            estimator.export_saved_model(
                 with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
             )
         )

@@ -259,23 +259,3 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
             f"{json.dumps(counts)}",
             "Set task.type and task.index",
         )
-
-
-def check_for_parameter_servers(cluster: Cluster) -> None:
-    """Refuses a cluster in which an Estimator could not train."""
-    if cluster.task.is_alone:
-        return
-    counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}
-    if not cluster.tasks(*CHIEFS):
-        raise ConfigError(
-            VARIABLE,
-            "cluster.chief is missing, and a cluster with parameter servers needs "
-            f"one chief; given {counts}",
-            "Name the first worker as the chief",
-        )
-    if cluster.tasks(WORKER) and not cluster.tasks(PARAMETER_SERVER):
-        raise ConfigError(
-            VARIABLE,
-            f"cluster.ps is missing, and workers share their variables through it; given {counts}",
-            "Add a parameter server",
-        )

@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from estimator_det.protos import pipeline_pb2
 from model_fn.runs.cluster import SINGLE, Cluster
 from model_fn.runs.options import TrainOptions
 from model_fn.runs.signals import Stop
@@ -58,7 +59,7 @@ class Hook:
 class RunContext:
     """A run: what is trained, where, how, and by which processes."""
 
-    config: Any  # `TrainEvalPipelineConfig` proto
+    config: pipeline_pb2.TrainEvalPipelineConfig
     model_dir: str  # gets checkpoints, events and exports
     options: TrainOptions = dataclasses.field(default_factory=TrainOptions)  # how the run trains
     cluster: Cluster = SINGLE  # processes of the training, and which one this is

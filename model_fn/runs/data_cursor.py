@@ -21,7 +21,7 @@ from typing import Any, Deque, Dict, Optional, Tuple
 from estimator_det.compat import tf
 from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
-from inputs.records.sharding import Split
+from inputs.records.sharding import WorkerParts
 from model_fn.checkpoints.find import newest_step
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext, StepResult
@@ -164,7 +164,7 @@ class WorkerPositionHook(Hook):
             write_cursor_state(self._model_dir, checkpoint_step, position, self._file)
 
 
-def report_split(model_dir: str, cluster: Cluster, split: Split) -> None:
+def report_split(model_dir: str, cluster: Cluster, split: WorkerParts) -> None:
     """Logs the part of this process; the chief writes the parts of `cluster.readers` to a file."""
     readers = cluster.readers
     _LOG.info("%s is %s", cluster.task, split.describe(readers.index(cluster.task)))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import logging
 import math
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.problem import refuse
 from estimator_det.config.rules import check
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.checks.first_records import check_class_names
@@ -25,22 +28,22 @@ from model_fn.checks.metric_names import check_best_metric, lower_is_better
 from model_fn.drawing import charts
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
-from model_fn.evaluation.matching import Matches
 from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import (
     LINE,
     NOTHING,
     TABLE,
-    EvaluationReport,
+    EvaluationProgress,
     Metrics,
     report,
 )
 from model_fn.events import event_writer
-from model_fn.runs.backends import Evaluator
-from model_fn.runs.backends.estimator import make_estimator
+from model_fn.model_fn import ModelFn, create_model_fn
+from model_fn.runs.backends import tpu_estimator
+from model_fn.runs.backends.base import evaluation_session, make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
 from model_fn.runs.context import RunContext
-from model_fn.runs.options import EvaluationOptions, TrainOptions
+from model_fn.runs.options import TrainOptions
 from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
@@ -72,43 +75,8 @@ def evaluation_readers(
     return [Reader(name, reader, sample_1_of_n) for name, reader in readers.items()]
 
 
-def evaluate_reader(
-    pipeline_config: Any,
-    evaluator: Evaluator,
-    reader: Reader,
-    checkpoint: str,
-    *,
-    shown: str = TABLE,
-    matches: Optional[Dict[str, Matches]] = None,
-) -> Evaluation:
-    """Evaluates a checkpoint on a reader, and prints as `model_fn.evaluation.report` does.
-
-    Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
-    printed in full if they are new. The thresholds of the best F1 are written to
-    thresholds-<step>.json beside it. The matches are stored under the reader's name.
-    """
-    name, folder = reader.name, evaluation_folder(evaluator.model_dir, reader.name)
-    faults = FaultLog(os.path.join(folder, LOG_FILE))
-    hooks: List[tf1.train.SessionRunHook] = [_EndPreparation(folder)]
-    if shown != NOTHING:
-        hooks.append(EvaluationReport(pipeline_config.eval_config.batch_size))
-    input_fn = input_pipeline.create_eval_input_fn(
-        pipeline_config,
-        make_preprocessor(evaluated_model(pipeline_config)),
-        reader.config,
-        reader.sample_1_of_n,
-        faults,
-    )
-    values, results = evaluator.evaluate(
-        input_fn, name=name, checkpoint_path=checkpoint, hooks=hooks
-    )
-    if matches is not None:
-        matches[name] = results.matches
-    return report(pipeline_config.model, name, folder, values, results, faults, shown=shown)
-
-
 class _EndPreparation(tf1.train.SessionRunHook):
-    """Makes the end of an evaluation faster, when its charts and events are written.
+    """Loads matplotlib and opens the event file while the first batch is computed.
 
     Args:
         folder: Gets the events.
@@ -125,32 +93,95 @@ class _EndPreparation(tf1.train.SessionRunHook):
         event_writer(self._folder)  # One that an Estimator opens also writes the graph.
 
 
-class Evaluations:
-    """Evaluates checkpoints on readers, keeps and exports the best, and records the results."""
+class EvaluationRun:
+    """Evaluates checkpoints of a run on readers, keeps and exports the best, records the results.
 
-    def __init__(
-        self,
-        pipeline_config: Any,
-        evaluator: Evaluator,
-        readers: List[Reader],
-        options: EvaluationOptions,
-        *,
-        shown: str = LINE,
-    ) -> None:
-        self._config, self._evaluator, self._readers = pipeline_config, evaluator, readers
-        self._options, self._shown = options, shown
-        metric = options.best_metric
-        check_best_metric(pipeline_config, metric)
-        self.lower_is_better = metric is not None and lower_is_better(pipeline_config, metric)
-        # An evaluation would refuse it only when its first checkpoint is trained.
-        for reader in readers:
+    An Estimator does it, or with `options.tpu` the run's TPUEstimator.
+
+    Args:
+        shown: Amount that is printed, see `model_fn.evaluation.report`.
+    """
+
+    def __init__(self, context: RunContext, readers: List[Reader], *, shown: str = LINE) -> None:
+        self._context, self._readers, self._shown = context, readers, shown
+        tpu = context.options.tpu
+        self._steps: Optional[int] = None  # all batches
+        if tpu is not None and tpu.evaluates:
+            self._steps = tpu_estimator.evaluation_steps(context.config)
+
+    def running(self) -> ContextManager[None]:
+        """Context manager: the engine can evaluate; its errors become errors of a run."""
+        if self._context.options.tpu is None:
+            return contextlib.nullcontext()
+        return tpu_estimator.TpuBackend(self._context).running()
+
+    def check(self) -> None:
+        """Refuses before training what an evaluation of its first checkpoint would refuse."""
+        check_best_metric(self._context.config, self._context.options.evaluation.best_metric)
+        for reader in self._readers:
             check_class_names(reader.config)
 
+    @functools.cached_property
+    def lower_is_better(self) -> bool:
+        """True if the lowest value of the metric that decides is the best."""
+        metric = self._context.options.evaluation.best_metric
+        return metric is not None and lower_is_better(self._context.config, metric)
+
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
-        return [
-            evaluate_reader(self._config, self._evaluator, reader, checkpoint, shown=self._shown)
-            for reader in self._readers
-        ]
+        return [self.evaluate_on(reader, checkpoint) for reader in self._readers]
+
+    def evaluate_on(self, reader: Reader, checkpoint: str) -> Evaluation:
+        """Evaluates a checkpoint on a reader, and prints the results.
+
+        Faults of records are counted, written to bad_records.jsonl in the evaluation's folder, and
+        printed in full if they are new. The thresholds of the best F1 are written to
+        thresholds-<step>.json beside it.
+        """
+        config, folder = self._context.config, self._folder(reader)
+        faults = FaultLog(os.path.join(folder, LOG_FILE))
+        hooks: List[tf1.train.SessionRunHook] = [_EndPreparation(folder)]
+        if self._shown != NOTHING:
+            hooks.append(EvaluationProgress(config.eval_config.batch_size))
+        input_fn = input_pipeline.create_eval_input_fn(
+            config,
+            make_preprocessor(evaluated_model(config)),
+            reader.config,
+            reader.sample_1_of_n,
+            faults,
+        )
+        if self._steps is not None:
+            input_fn = tpu_estimator.make_tpu_input_fn(input_fn, evaluates=True)
+        model_fn = self._make_model_fn()
+        values = self._make_estimator(
+            model_fn, checkpoint, session_config=evaluation_session()
+        ).evaluate(
+            input_fn,
+            steps=self._steps,
+            name=reader.name,
+            checkpoint_path=checkpoint,
+            hooks=hooks,
+        )
+        assert model_fn.accumulator is not None
+        results = model_fn.accumulator.results
+        return report(config.model, reader.name, folder, values, results, faults, shown=self._shown)
+
+    def _folder(self, reader: Reader) -> str:
+        return evaluation_folder(self._context.model_dir, reader.name)
+
+    def _make_model_fn(self) -> ModelFn:
+        return create_model_fn(self._context.config, use_tpu=self._context.options.tpu is not None)
+
+    def _make_estimator(
+        self, model_fn: ModelFn, checkpoint: Optional[str] = None, **run_options: Any
+    ) -> Any:
+        context = self._context
+        options: Dict[str, Any] = {"seed": context.options.seed, "checkpoint": checkpoint}
+        tpu = context.options.tpu
+        if tpu is not None:
+            return tpu_estimator.make_estimator(
+                model_fn, context.config, context.model_dir, tpu=tpu, **options
+            )
+        return make_estimator(model_fn, context.model_dir, **options, **run_options)
 
     def keep(self, evaluations: List[Evaluation], checkpoint: str) -> None:
         """Keeps and exports the checkpoint if it is among the best, and records its evaluations.
@@ -158,7 +189,7 @@ class Evaluations:
         The evaluation on the first reader decides, and is recorded last: its record says that
         nothing is left to do for this checkpoint.
         """
-        options, model_dir = self._options, self._evaluator.model_dir
+        options, model_dir = self._context.options.evaluation, self._context.model_dir
         if options.best_metric is not None:
             best = BestCheckpoints(
                 model_dir,
@@ -169,73 +200,106 @@ class Evaluations:
             best.offer(
                 evaluations[0],
                 checkpoint,
-                lambda: export_best(self._config, self._evaluator, checkpoint),
+                lambda: export_best(self._context, self._exporter(), checkpoint),
             )
         for evaluation in reversed(evaluations):
             history.record(model_dir, evaluation)
 
     def export_final(self) -> None:
-        if self._options.export_final:
-            export(self._config, self._evaluator, FINAL_EXPORT)
+        if self._context.options.evaluation.export_final:
+            export(self._context, self._exporter(), FINAL_EXPORT)
+
+    def _exporter(self) -> Any:
+        return self._make_estimator(self._make_model_fn())
 
 
 def evaluate(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     options: Optional[TrainOptions] = None,
     *,
     checkpoint: Optional[str] = None,
     on_training_data: bool = False,
-    matches: Optional[Dict[str, Matches]] = None,
 ) -> Dict[str, Metrics]:
+    """Metrics by reader's name of `evaluate_checkpoint`, which has the same arguments."""
+    evaluations = evaluate_checkpoint(
+        config, model_dir, options, checkpoint=checkpoint, on_training_data=on_training_data
+    )
+    return _metrics(evaluations)
+
+
+def evaluate_checkpoint(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
+    *,
+    checkpoint: Optional[str] = None,
+    on_training_data: bool = False,
+) -> List[Evaluation]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data.
 
     A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
 
     Args:
-        config: The configuration, a `TrainEvalPipelineConfig` proto.
+        config: The configuration.
         model_dir: Folder of a run; it gets the events.
         options: Those of the run. `evaluation.sample_1_of_n` counts here; the others are about
             training.
         checkpoint: A prefix, or a folder for its last checkpoint; by default that of `model_dir`.
         on_training_data: Evaluate on the training data instead.
-        matches: Gets the matches of each reader, by its name.
-
-    Returns:
-        Metrics by reader's name.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
         CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
         DamagedCheckpointsError: if it cannot be read.
     """
-    require_v2_behavior()
-    every = (options or TrainOptions()).evaluation.sample_1_of_n
-    readers = evaluation_readers(config, on_training_data=on_training_data, sample_1_of_n=every)
+    context = _make_context(config, model_dir, options)
+    readers = _readers(context, on_training_data)
     checkpoint = checkpoint or model_dir
     while True:
         prefix = find_checkpoint(checkpoint)
         try:
-            evaluator = _make_evaluator(config, model_dir)
-            return {
-                reader.name: evaluate_reader(
-                    config, evaluator, reader, prefix, matches=matches
-                ).metrics
-                for reader in readers
-            }
+            return EvaluationRun(context, readers, shown=TABLE).evaluate(prefix)
         except CheckpointGoneError as error:
             if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
                 raise
             _LOG.warning("%s; evaluating the next one", error)
 
 
-def _make_evaluator(pipeline_config: Any, model_dir: str) -> Evaluator:
-    refuse(each for each in check(pipeline_config) if each.field.endswith("].name"))
-    return Evaluator(model_dir, functools.partial(make_estimator, pipeline_config, model_dir))
+def _make_context(
+    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: Optional[TrainOptions]
+) -> RunContext:
+    """A run that only evaluates, on this machine."""
+    require_v2_behavior()
+    refuse(each for each in check(config) if each.field.endswith("].name"))
+    options = dataclasses.replace(options or TrainOptions(), tpu=None)
+    return RunContext(config, model_dir, options)
+
+
+def _readers(context: RunContext, on_training_data: bool) -> List[Reader]:
+    return evaluation_readers(
+        context.config,
+        on_training_data=on_training_data,
+        sample_1_of_n=context.options.evaluation.sample_1_of_n,
+    )
+
+
+def _metrics(evaluations: List[Evaluation]) -> Dict[str, Metrics]:
+    return {evaluation.reader: evaluation.metrics for evaluation in evaluations}
 
 
 def continuous_eval(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
+    **arguments: Any,
+) -> Dict[str, Metrics]:
+    """Metrics by reader's name of `evaluate_continuously`, which has the same arguments."""
+    return _metrics(evaluate_continuously(config, model_dir, options, **arguments))
+
+
+def evaluate_continuously(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     options: Optional[TrainOptions] = None,
     *,
@@ -243,11 +307,11 @@ def continuous_eval(
     on_training_data: bool = False,
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
-) -> Dict[str, Metrics]:
+) -> List[Evaluation]:
     """Evaluates checkpoints as they appear, until training is over.
 
     Args:
-        config: The configuration, a `TrainEvalPipelineConfig` proto.
+        config: The configuration.
         model_dir: Folder of a run; it gets the events.
         options: Those of the run. Training is over when it says so itself, or at the step
             `num_train_steps`; without this option at the configured step, unless a process still
@@ -258,45 +322,41 @@ def continuous_eval(
         timeout_secs: End after this time without a new checkpoint; by default never.
 
     Returns:
-        Metrics of the last evaluation, by reader's name; empty if there was no checkpoint.
+        The last evaluation on each reader; empty if there was no checkpoint.
 
     Raises:
         ConfigError: if no evaluation computes `evaluation.best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
-    require_v2_behavior()
-    context = RunContext(config, model_dir, options or TrainOptions())
-    evaluation, folder = context.options.evaluation, checkpoint_dir or model_dir
-    is_certain = context.options.num_train_steps is not None
+    context = _make_context(config, model_dir, options)
+    folder, is_certain = checkpoint_dir or model_dir, context.options.num_train_steps is not None
+    run = EvaluationRun(context, _readers(context, on_training_data))
+    run.check()
     end = TrainingEnd(folder, context.num_steps, is_certain=is_certain)
-    readers = evaluation_readers(
-        config, on_training_data=on_training_data, sample_1_of_n=evaluation.sample_1_of_n
-    )
-    evaluations = Evaluations(config, _make_evaluator(config, model_dir), readers, evaluation)
-    return follow(evaluations, folder, end, context.throttle_secs, timeout_secs, max_retries)
+    return follow(run, folder, end, context.throttle_secs, timeout_secs, max_retries)
 
 
 def follow(
-    evaluations: Evaluations,
+    run: EvaluationRun,
     checkpoint_dir: str,
     end: TrainingEnd,
     min_interval_secs: float,
     timeout_secs: Optional[float] = None,
     max_retries: int = 0,
     is_over: Optional[Callable[[], bool]] = None,
-) -> Dict[str, Metrics]:
-    """Evaluates checkpoints as `continuous_eval` does.
+) -> List[Evaluation]:
+    """Evaluates checkpoints as `evaluate_continuously` does.
 
     Args:
         is_over: Returns True if training is over; by default, if `end` says so.
     """
     refuse_model(checkpoint_dir)
-    latest: Dict[str, Metrics] = {}
+    latest: List[Evaluation] = []
     failures = 0
     is_over = is_over or end.is_reached
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         try:
-            results = evaluations.evaluate(checkpoint)
+            evaluations = run.evaluate(checkpoint)
         except (CheckpointGoneError, DamagedCheckpointsError) as error:
             # Training moves it aside when it resumes, or has deleted it as too old.
             _LOG.warning("%s is not evaluated: %s", checkpoint, error)
@@ -307,9 +367,8 @@ def follow(
                 raise
             _LOG.warning("Evaluation of %s failed (%d so far): %s", checkpoint, failures, error)
             continue
-        evaluations.keep(results, checkpoint)
-        latest = {result.reader: result.metrics for result in results}
-        step = results[0].step
+        run.keep(evaluations, checkpoint)
+        latest, step = evaluations, evaluations[0].step
         if end.is_last(step):
             _LOG.info("Training ended at step %d: no more evaluations", step)
             break

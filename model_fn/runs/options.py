@@ -5,11 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from typing import Any, List, Mapping, Optional, Sequence
+from typing import Any, Optional, Sequence
 
-from estimator_det.config import tpu_lint
-from estimator_det.config.problem import Problem, refuse
-from estimator_det.config.text import ConfigError, entries
+from estimator_det.config.text import ConfigError
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
 PARAMETER_SERVER, TPU = "parameter_server", "tpu"
@@ -122,62 +120,6 @@ class LoopOptions:
             raise ConfigError("jit_compile", f"strategy {TPU!r} always compiles", "Leave it out")
 
 
-def check_loop(pipeline_config: Any, loop: LoopOptions) -> None:
-    """Refuses what a strategy does not have, before any machine is waited for."""
-    if pipeline_config.graph_rewriter.HasField("quantization"):
-        raise ConfigError(
-            "graph_rewriter.quantization",
-            "is not supported yet by the TF2 loop",
-            "Leave --strategy out, or train in float (--set graph_rewriter=null)",
-        )
-    num_epochs = pipeline_config.train_input_reader.num_epochs
-    if loop.strategy in MULTI_MACHINE_STRATEGIES and num_epochs:
-        raise ConfigError(
-            "train_input_reader.num_epochs",
-            f"is {num_epochs}: with strategy {loop.strategy!r} data do not end, for "
-            "the parts of the workers would end at different steps",
-            "Set it to 0, and the end of training by train_config.num_steps",
-        )
-    if loop.strategy == PARAMETER_SERVER and pipeline_config.train_config.sync_replicas:
-        raise ConfigError(
-            "train_config.sync_replicas",
-            f"is true: workers of strategy {PARAMETER_SERVER!r} do not wait for each other",
-            "Set it to false (--set train_config.sync_replicas=false), or use "
-            f"strategy {MULTI_WORKER!r}",
-        )
-
-
-def check_batch(pipeline_config: Any, loop: LoopOptions, num_replicas: int) -> None:
-    """Refuses what replicas and their parts cannot share: a batch, or its statistics."""
-    size = pipeline_config.train_config.batch_size
-    shares = num_replicas * loop.accumulate_steps
-    if size % shares:
-        fitting = [each for each in (size // shares * shares, -(-size // shares) * shares) if each]
-        raise ConfigError(
-            "train_config.batch_size",
-            f"is {size}; it must be divisible by {num_replicas} replicas x "
-            f"{loop.accumulate_steps} accumulate_steps, as "
-            f"{' and '.join(str(each) for each in fitting)} are",
-        )
-    synchronized = [
-        entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
-    ]
-    if synchronized and (loop.accumulate_steps > 1 or loop.jit_compile):
-        raise ConfigError(
-            None,
-            f"{synchronized[0]} averages over replicas in the middle of a step, which "
-            "parts of a batch and functions of XLA cannot",
-            "Use batch_norm, or leave accumulate_steps and jit_compile out",
-        )
-    if shares > 1 and not pipeline_config.train_input_reader.drop_remainder:
-        raise ConfigError(
-            "train_input_reader.drop_remainder",
-            "is false: the last batch of an epoch cannot be shared equally by replicas and "
-            "their parts",
-            "Set it to true",
-        )
-
-
 @dataclasses.dataclass(frozen=True)
 class TpuOptions:
     """Place of the TPU, and how a run uses it."""
@@ -210,19 +152,6 @@ class TpuOptions:
         return self.rehearses or self.name == LOCAL
 
 
-def check_tpu(pipeline_config: Any, model_dir: str, tpu: TpuOptions) -> List[Problem]:
-    """Returns warnings; ConfigError lists all that makes the run impossible, with the edits."""
-    target = tpu_lint.Target(
-        num_shards=tpu.num_shards,
-        model_dir=model_dir,
-        inference=tpu.evaluates,
-        local_files=tpu.has_local_files,
-    )
-    findings = tpu_lint.lint(pipeline_config, target)
-    refuse(findings, "the configuration does not suit a TPU")
-    return findings
-
-
 def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:
     """The configuration, on a TPU with the options' precision; quantized networks need float32."""
     is_narrow = options.precision not in (None, FLOAT32)
@@ -246,19 +175,6 @@ def static_batches(pipeline_config: Any) -> Any:
     for reader in config.eval_input_reader:
         reader.drop_remainder = True
     return config
-
-
-def check_static(specs: Mapping[str, Any]) -> None:
-    """Refuses `tf.TensorSpec`s with an open length."""
-    for key, spec in specs.items():
-        if not spec.shape.is_fully_defined():
-            raise ConfigError(
-                key,
-                f"has shape {spec.shape}, but a TPU needs every length",
-                "Give the model a fixed_shape_resizer, or a keep_aspect_ratio_resizer with "
-                "pad_to_max_dimension: true, and the reader num_keypoints where it loads "
-                "keypoints; estimator-det check-config --tpu lists all that is open",
-            )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from estimator_det.files import json_lines
 from inputs import machine
 from model_fn.debugging import bad_step
 from model_fn.events import event_writer, write_figures
-from model_fn.runs.backends import Backend
+from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import GRADIENT_NORM
 
@@ -240,7 +240,7 @@ class RunFiles:
         json_lines.append(os.path.join(self._model_dir, PROGRESS_FILE), {"time": now, **entry})
 
 
-def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[Any]) -> List[Hook]:
+def training_hooks(context: RunContext, training: Training, fault_log: Optional[Any]) -> List[Hook]:
     """Builds the hooks that report progress, and end training at a step that is not finite.
 
     The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.
@@ -251,7 +251,7 @@ def training_hooks(context: RunContext, backend: Backend, fault_log: Optional[An
     def on_bad_step(result: StepResult) -> str:
         values = {**result.scalars, **result.bad_checks}
         report = bad_step.save_bad_step(
-            backend, result.rejected, context.config, model_dir, result.step + 1, values
+            training, result.rejected, context.config, model_dir, result.step + 1, values
         )
         entry = {"step": report.step, "not_finite": report.not_finite, "folder": report.folder}
         run_files.write(entry)

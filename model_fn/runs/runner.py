@@ -8,6 +8,7 @@ seed or the number of workers have changed. For clusters (TF_CONFIG) see docs/di
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from typing import Any, Callable, Dict, Optional
@@ -15,34 +16,45 @@ from typing import Any, Callable, Dict, Optional
 from estimator_det.compat import require_v2_behavior
 from estimator_det.config.problem import refuse
 from estimator_det.config.rules import check
+from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.report import Metrics
-from model_fn.runs.backends import Backend, coordinator, parameter_servers
+from model_fn.runs import roles, task_watch
+from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.backends.parameter_servers import ParameterServerBackend
 from model_fn.runs.backends.tpu_estimator import TpuBackend
-from model_fn.runs.cluster import PARAMETER_SERVER as SERVER_TASK
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
-from model_fn.runs.evaluator import Evaluations, evaluation_readers, follow
-from model_fn.runs.options import PARAMETER_SERVER, EvaluationOptions, TrainOptions, with_precision
+from model_fn.runs.evaluation_schedule import EvaluationSchedule
+from model_fn.runs.evaluator import EvaluationRun, evaluation_readers, follow
+from model_fn.runs.options import TrainOptions, with_precision
 from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
-from model_fn.runs.training_evaluations import TrainingEvaluations
 from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
 
+BACKENDS: Dict[str, Callable[[RunContext], Backend]] = {
+    roles.ESTIMATOR: EstimatorBackend,
+    roles.PARAMETER_SERVERS: ParameterServerBackend,
+    roles.TPU_ESTIMATOR: TpuBackend,
+    roles.LOOP: LoopBackend,
+    roles.COORDINATOR: CoordinatorBackend,
+}
 _RESTART_SECS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before training begins again without progress
 
 
 def train_and_evaluate(
-    config: Any, model_dir: str, options: Optional[TrainOptions] = None, **fields: Any
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
+    **fields: Any,
 ) -> Metrics:
     """Trains to the last step, evaluating checkpoints on the way and at the end.
 
@@ -65,37 +77,42 @@ def train_and_evaluate(
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
     """
-    context = _make_context(config, model_dir, options, fields)
-    run_other_part = _other_part(context)
-    if run_other_part is not None:
-        return run_other_part(context) or {}
-    backend = make_backend(context)
-    if not context.cluster.evaluates:
-        _report_unused(context.options.evaluation)
-        _train(context, backend)
-        return {}
-    evaluations = TrainingEvaluations(context, backend.evaluator())
-    _train(context, backend, evaluations)
-    return evaluations.metrics
+    return _run(_make_context(config, model_dir, options, fields), evaluates=True)
 
 
 def train(
-    config: Any, model_dir: str, options: Optional[TrainOptions] = None, **fields: Any
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions] = None,
+    **fields: Any,
 ) -> None:
     """Trains without evaluation, for example if evaluation is a process of its own.
 
     Arguments and errors are those of `train_and_evaluate`.
     """
-    context = _make_context(config, model_dir, options, fields)
-    run_other_part = _other_part(context)
-    if run_other_part is not None:
-        run_other_part(context)
-    else:
-        _train(context, make_backend(context))
+    _run(_make_context(config, model_dir, options, fields), evaluates=False)
+
+
+def _run(context: RunContext, *, evaluates: bool) -> Metrics:
+    """Plays the role of this process to the end of the run; returns the last metrics, if any."""
+    role = roles.find_role(context, evaluates=evaluates)
+    if role == roles.EVALUATES:
+        return _evaluate_others(context)
+    if role == roles.SERVES:
+        # Steps of an Estimator need the server; a coordinator's are over when it leaves.
+        readers = context.cluster.readers
+        task_watch.serve(context, readers if context.options.loop is None else readers[:1])
+        return {}
+    schedule = EvaluationSchedule(context) if evaluates and context.cluster.evaluates else None
+    _train(context, role, schedule)
+    return {} if schedule is None else schedule.metrics
 
 
 def _make_context(
-    config: Any, model_dir: str, options: Optional[TrainOptions], fields: Dict[str, Any]
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions],
+    fields: Dict[str, Any],
 ) -> RunContext:
     """Checks the configuration and reads the environment; nothing below does it again."""
     require_v2_behavior()
@@ -112,33 +129,7 @@ def _make_context(
     return RunContext(config, model_dir, options, read_cluster())
 
 
-def make_backend(context: RunContext) -> Backend:
-    """The backend of a run: an Estimator, unless options for another one are given."""
-    loop, tpu, cluster = context.options.loop, context.options.tpu, context.cluster
-    if loop is not None and not cluster.is_evaluator:
-        coordinates = loop.strategy == PARAMETER_SERVER and cluster.is_chief
-        return (CoordinatorBackend if coordinates else LoopBackend)(context, loop)
-    if tpu is not None:
-        return TpuBackend(context, tpu)
-    if cluster.task.is_alone or cluster.is_evaluator:
-        return EstimatorBackend(context)
-    return ParameterServerBackend(context)
-
-
-def _other_part(context: RunContext) -> Optional[Callable[[RunContext], Optional[Metrics]]]:
-    """Returns what this process of a cluster does instead of training; None if it trains."""
-    loop, cluster = context.options.loop, context.cluster
-    if cluster.is_evaluator:
-        return _run_evaluator_task
-    if loop is None:
-        return parameter_servers.serve if cluster.task.type == SERVER_TASK else None
-    is_served = loop.strategy == PARAMETER_SERVER and not cluster.is_chief
-    return coordinator.serve if is_served else None
-
-
-def _train(
-    context: RunContext, backend: Backend, evaluations: Optional[TrainingEvaluations] = None
-) -> None:
+def _train(context: RunContext, role: str, schedule: Optional[EvaluationSchedule]) -> None:
     """Trains to the last step; begins again if a checkpoint is damaged or variables are lost.
 
     Restoring finds damage, so an attempt reads the checkpoint once; the next one verifies it first
@@ -147,10 +138,12 @@ def _train(
     # All processes of a cluster restore at once, so nobody could fall back alone.
     verify = not context.cluster.task.is_alone
     step, pauses = -1, iter(_RESTART_SECS)
+    # One for all attempts: a task of a cluster starts its server once.
+    get_backend = functools.cache(functools.partial(BACKENDS[role], context))
     while True:
         try:
-            with running(context, backend, verify) as run:
-                run.train(evaluations)
+            with running(context, get_backend, verify) as run:
+                run.train(schedule)
             return
         except DamagedCheckpointsError:
             if verify:
@@ -172,38 +165,22 @@ def _train(
             time.sleep(secs)
 
 
-def _report_unused(evaluation: EvaluationOptions) -> None:
-    for option, reason in (
-        ("every_steps", "its evaluator evaluates each checkpoint"),
-        ("patience", "the evaluator cannot stop the other tasks"),
-    ):
-        if getattr(evaluation, option) is not None:
-            _LOG.warning("%s has no effect in a cluster: %s", option, reason)
-
-
-def _run_evaluator_task(context: RunContext) -> Metrics:
+def _evaluate_others(context: RunContext) -> Metrics:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
     evaluation, cluster, model_dir = context.options.evaluation, context.cluster, context.model_dir
-    if evaluation.on_training_data:
-        _LOG.warning("The evaluator of a cluster does not evaluate on the training data")
-    _report_unused(evaluation)
-    backend = make_backend(context)
     readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)
-    evaluations = Evaluations(context.config, backend.evaluator(), readers, evaluation)
+    run = EvaluationRun(context, readers)
+    run.check()
     # A chief alone in its cluster may start later than the evaluator: it is not waited for.
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
     errors_explained = explained_errors(model_dir, kept="Checkpoints are intact")
-    with StopSignals(context.stop), errors_explained, backend.running():
+    with StopSignals(context.stop), errors_explained, run.running():
         tasks = Tasks(context, chiefs)
         with tasks.watch.watching():
-            metrics = follow(
-                evaluations,
-                model_dir,
-                tasks.end,
-                context.throttle_secs,
-                is_over=tasks.are_over,
+            evaluations = follow(
+                run, model_dir, tasks.end, context.throttle_secs, is_over=tasks.are_over
             )
-        if metrics:
-            evaluations.export_final()
+        if evaluations:
+            run.export_final()
         context.stop.raise_if_requested()
-    return next(iter(metrics.values()), {})
+    return evaluations[0].metrics if evaluations else {}

@@ -14,10 +14,10 @@ from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.events import event_writer
 from model_fn.runs import data_cursor
-from model_fn.runs.backends import Backend
+from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
+from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.signals import Stopped, StopSignals
-from model_fn.runs.training_evaluations import TrainingEvaluations
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 _NAME = "model.ckpt"
@@ -41,33 +41,34 @@ class CheckpointSaver(Hook):
     def __init__(
         self,
         context: RunContext,
-        backend: Backend,
+        training: Training,
         signals: StopSignals,
         may_save: Callable[[], None],
         resumed_step: Optional[int],
         cursors: Mapping[str, DataCursor],
+        evaluations: Optional[EvaluationSchedule] = None,
     ) -> None:
-        self._model_dir, self._backend = context.model_dir, backend
+        self._model_dir, self._training = context.model_dir, training
         self._stop, self._signals = context.stop, signals
         self._may_save, self._cursors = may_save, cursors
         saving = context.options.checkpoints
         self._timer = tf1.train.SecondOrStepTimer(every_secs=saving.secs, every_steps=saving.steps)
         keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(context.model_dir, saving.keep_max, keep_hours)
-        self.evaluations: Optional[TrainingEvaluations] = None
+        self._evaluations = evaluations
         self.saved_step = resumed_step
 
     def begin(self, context: RunContext, step: int) -> None:
         del context
-        graph_def = self._backend.graph_def()
+        graph_def = self._training.graph_def()
         # `str` runs in C++; TensorFlow prints it in Python, in seconds.
         atomic.write(os.path.join(self._model_dir, GRAPH_FILE), str(graph_def))
         # TensorBoard shows the graph of an event, not of graph.pbtxt.
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
         self._save(step)
-        if self.evaluations is not None:
-            self._evaluate(self.evaluations.begin, step)
+        if self._evaluations is not None:
+            self._evaluate(self._evaluations.begin, step)
         self._timer.update_last_triggered_step(step)
 
     def after_step(self, result: StepResult) -> None:
@@ -75,7 +76,7 @@ class CheckpointSaver(Hook):
         is_due = self._timer.should_trigger_for_step(step)
         if is_due:
             self._timer.update_last_triggered_step(step)
-        evaluations = self.evaluations
+        evaluations = self._evaluations
         if is_due or (evaluations is not None and evaluations.wants_checkpoint(step)):
             self._save(step)
             if evaluations is not None:
@@ -84,8 +85,8 @@ class CheckpointSaver(Hook):
     def end(self, step: int) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""
         self._save(step)
-        if self.evaluations is not None:
-            self._evaluate(self.evaluations.end, step)
+        if self._evaluations is not None:
+            self._evaluate(self._evaluations.end, step)
 
     def _evaluate(self, evaluate: Callable[[int], Optional[bool]], step: int) -> None:
         if self._stop.cause is None:
@@ -103,7 +104,7 @@ class CheckpointSaver(Hook):
             for file, cursor in self._cursors.items():
                 if cursor.state is not None:
                     data_cursor.write_cursor_state(self._model_dir, step, cursor.state, file)
-            self._backend.save(prefix)
+            self._training.save(prefix)
             # Before `checkpoint` names it: a crash of the machine must not leave a name without
             # data.
             repair.write_through(prefix)

@@ -17,20 +17,21 @@ from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.runs import lock, progress, training_end
-from model_fn.runs.backends import Backend
+from model_fn.runs.backends.base import Backend, Training
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
+from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.saver import CheckpointSaver
 from model_fn.runs.signals import Stopped, StopSignals
-from model_fn.runs.training_evaluations import TrainingEvaluations
 
 _LOG = logging.getLogger(__name__)
 
 
 class _Start(Hook):
-    """Defers signals; the chief saves the configuration and removes the mark of the end.
+    """Defers signals; the chief saves the configuration and deletes training_over.json.
 
-    Not earlier: a configuration that does not fit the checkpoint to resume from replaces nothing.
+    It runs in `begin`, after the checkpoint was compared with the graph, so that a wrong
+    configuration never replaces the old one.
     """
 
     def __init__(self, signals: StopSignals) -> None:
@@ -86,8 +87,8 @@ class TrainingRun:
             keep_max = context.options.checkpoints.keep_max
             resumed = repair.prepare(model_dir, keep_max, verify=verify)
         self.first_step = backend.common_step(resumed or 0)
-        # In a cluster the step in a checkpoint may be later than that in its name, which positions
-        # have; and by now the chief may have replaced a damaged one.
+        # Positions are stored under the step in the name of a file. In a cluster the step inside
+        # may be later, and the chief may just have replaced a damaged checkpoint.
         is_alone = context.cluster.task.is_alone
         named_step = resumed if is_alone else newest_step(model_dir)
         files = backend.position_files
@@ -100,11 +101,8 @@ class TrainingRun:
         for file in files:
             state = read_cursor_state(model_dir, named_step, file, is_exact=is_alone)
             self._cursors[file] = DataCursor(state, self.first_step)
-        self._saver: Optional[CheckpointSaver] = None
-        if may_save is not None:
-            self._saver = CheckpointSaver(
-                context, backend, signals, may_save, resumed, self._cursors
-            )
+        self._may_save, self._resumed_step = may_save, resumed
+        self._saver: Optional[CheckpointSaver] = None  # once training begins in the chief
         log_file = os.path.join(context.model_dir, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
 
@@ -131,12 +129,12 @@ class TrainingRun:
         )
         return True
 
-    def train(self, evaluations: Optional[TrainingEvaluations] = None) -> None:
+    def train(self, evaluations: Optional[EvaluationSchedule] = None) -> None:
         """Trains to the last step; where none is left, only evaluations begin and end."""
         if not self._is_over():
             cursors = list(self._cursors.values())
             input_fn = self._backend.input_fn(cursors, self.first_step, self._faults)
-            self._backend.train(input_fn, self._hooks(evaluations))
+            self._backend.train(input_fn, lambda training: self._hooks(training, evaluations))
         elif evaluations is not None:
             evaluations.begin(self.first_step)
             evaluations.end(self.first_step)
@@ -149,36 +147,48 @@ class TrainingRun:
 
     def _mark_end(self) -> None:
         """Marks for evaluators that no checkpoint will follow, unless a signal ended training."""
-        if self._saver is None or self._saver.saved_step is None or self._context.stop.cause:
+        step, last = self._saved_step, self._context.num_steps
+        if self._may_save is None or step is None or self._context.stop.cause:
             return
-        step, last = int(self._saver.saved_step), self._context.num_steps
         reason = "num_train_steps" if last is not None and step >= last else "stopped early"
         training_end.mark_over(self._context.model_dir, step, reason)
 
-    def _hooks(self, evaluations: Optional[TrainingEvaluations]) -> List[Hook]:
+    @property
+    def _saved_step(self) -> Optional[int]:
+        return self._resumed_step if self._saver is None else self._saver.saved_step
+
+    def _hooks(self, training: Training, evaluations: Optional[EvaluationSchedule]) -> List[Hook]:
         """Returns all hooks of the run in order: a step that one of them rejects is not saved."""
         context = self._context
         hooks = [
             _Start(self._signals),
-            *progress.training_hooks(context, self._backend, self._faults),
+            *progress.training_hooks(context, training, self._faults),
             *(hook for hook in context.options.hooks if isinstance(hook, Hook)),
         ]
         for reader, (file, cursor) in enumerate(self._cursors.items()):
             hooks.append(DataCursorHook(cursor, reader))
-            if self._saver is None:
+            if self._may_save is None:
                 hooks.append(WorkerPositionHook(context.model_dir, cursor, file))
-        if self._saver is not None:
-            self._saver.evaluations = evaluations
+        if self._may_save is not None:
+            self._saver = CheckpointSaver(
+                context,
+                training,
+                self._signals,
+                self._may_save,
+                self._resumed_step,
+                self._cursors,
+                evaluations,
+            )
             hooks.append(self._saver)
         return hooks
 
     def stopped_text(self, number: int) -> str:
         """Message about a stop by a signal: the step that is saved, and how to continue."""
         text = str(Stopped(number))
-        if self._saver is None:
+        if self._may_save is None:
             return text
         model_dir, num_steps = self._context.model_dir, self._context.num_steps
-        step: Optional[int] = self._saver.saved_step
+        step = self._saved_step
         if step is None:
             return f"{text} before training began"
         if num_steps is not None and step >= num_steps:
@@ -193,8 +203,14 @@ class TrainingRun:
 
 
 @contextlib.contextmanager
-def running(context: RunContext, backend: Backend, verify: bool = True) -> Iterator[TrainingRun]:
-    """Context manager: signals are caught, and no other process writes the folder."""
+def running(
+    context: RunContext, make_backend: Callable[[], Backend], verify: bool = True
+) -> Iterator[TrainingRun]:
+    """Context manager: signals are caught, and no other process writes the folder.
+
+    Args:
+        make_backend: Called once the folder is held: it may wait for machines and set up devices.
+    """
     run: Optional[TrainingRun] = None
     try:
         with contextlib.ExitStack() as stack:
@@ -206,6 +222,7 @@ def running(context: RunContext, backend: Backend, verify: bool = True) -> Itera
             else:
                 stack.enter_context(writing.writable_folder(model_dir, "model_dir", kept=kept))
                 may_save = stack.enter_context(lock.locked(model_dir))
+            backend = make_backend()
             stack.enter_context(backend.running())
             run = TrainingRun(context, backend, signals, may_save, verify)
             stack.callback(run.log_faults)

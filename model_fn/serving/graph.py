@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Context, Detections, Detector
+from estimator_det.detectors.base import BatchDetections, Context, Detector
 
 SERVING_DEFAULT = "serving_default"
 PREDICT = "tensorflow/serving/predict"  # the other key of the same signature
@@ -33,7 +33,7 @@ def serve(
     return predictions, named_outputs(detector.postprocess(predictions, true_shapes), scope)
 
 
-def named_outputs(detections: Detections, scope: str = "") -> Dict[str, tf.Tensor]:
+def named_outputs(detections: BatchDetections, scope: str = "") -> Dict[str, tf.Tensor]:
     """float32 outputs by name, class ids from 1; the name of each tensor is its key.
 
     `scope` is for further signatures of a graph that already has outputs of these names.

@@ -11,6 +11,7 @@ import functools
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
 
 from estimator_det.compat import apply_summed, make_slots, tf
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import input_images, step, train_op
@@ -58,17 +59,12 @@ class LoopStep:
     Args:
         compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
         **options: More arguments of `Replica`.
-
-    Attributes:
-        state: The variables, once a function is traced.
     """
-
-    state: LoopState
 
     def __init__(
         self,
         strategy: Any,
-        pipeline_config: Any,
+        pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
         compute_dtype: tf.DType = tf.float32,
         **options: Any,
     ) -> None:
@@ -153,8 +149,11 @@ class LoopStep:
 
     def _traced(self, call: Any) -> Any:
         with self._strategy.scope():
-            traced = call.get_concrete_function()
-        # Here, because an optimizer returns its variables only without a default graph.
+            return call.get_concrete_function()
+
+    @functools.cached_property
+    def state(self) -> LoopState:
+        """The variables, once a function is traced; not to be read first inside of a graph."""
         extra = {} if self._loss_scale is None else self._loss_scale.variables()
         trained = self._replica.trained
         variables = {
@@ -164,8 +163,7 @@ class LoopStep:
             GLOBAL_STEP: self.global_step,
         }
         names = [name_of(variable) for variable in trained]
-        self.state = LoopState(self._strategy, variables, extra, names)
-        return traced
+        return LoopState(self._strategy, variables, extra, names)
 
     def _take(self, iterator: Any, stops: tf.Tensor) -> Outcome:
         """One step, outside of replicas."""
@@ -326,7 +324,7 @@ def _position(batches: Tuple[Any, ...]) -> Tensors:
 class LoopSummary:
     """Losses, counts, pictures of the batch, and gradients where configured."""
 
-    def __init__(self, reader: Any, loop_step: LoopStep) -> None:
+    def __init__(self, reader: input_reader_pb2.InputReader, loop_step: LoopStep) -> None:
         self._preprocess, self._reader = loop_step.preprocess, reader
         # Lengths of a batch may change.
         self._serialize = tf.function(self._merged, autograph=False, reduce_retracing=True)

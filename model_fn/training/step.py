@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Detector, Groundtruth
 from estimator_det.nets.quantization import QuantizedTensor
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.training import input_images, recompute, train_op
 from model_fn.training.finite_gate import RejectedBatch
@@ -167,7 +168,7 @@ def make_train_step(
     forward_pass: Forward,
     features: Tensors,
     labels: Tensors,
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     num_replicas: Optional[int] = None,
 ) -> TrainStep:
     """The step that follows a forward pass, with `detector.updates()` among what it runs.
@@ -224,7 +225,7 @@ def _make_summary(
     forward_pass: Forward,
     features: Tensors,
     gradients: Tensors,
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> StepSummary:
     """Figures, pictures of the batch, gradients where configured, and ranges of quantization."""
     is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
@@ -253,25 +254,6 @@ def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
         start = tf.timestamp()
         with tf.control_dependencies(batch):
             return tf.timestamp() - start
-
-
-class TrainGraph:
-    """Parts of the graph of a model_fn that a backend uses.
-
-    The backend makes it and hands it to `create_model_fn`, which fills it in.
-
-    Attributes:
-        step: Not set on a TPU, where there is no step that hooks could fetch from.
-        host_values: What the host of a TPU received last (`tpu_step.HostValues`); None elsewhere.
-        stop: The run's `Stop`, for steps that wait for other workers; None without a run.
-    """
-
-    step: TrainStep
-    saver: tf1.train.Saver
-    host_values: Any = None
-
-    def __init__(self, stop: Any = None) -> None:
-        self.stop = stop
 
 
 def range_summaries(predictions: Any) -> List[tf.Tensor]:

@@ -7,10 +7,11 @@ of them for TensorBoard, and keeps the last in a variable of its own, for hooks.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Detector
+from estimator_det.protos import train_pb2
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
 
@@ -40,7 +41,11 @@ class ClippingOptimizer(optimizers.OptimizerAround):
 
 
 def make_core_step(
-    detector: Detector, forward_pass: Forward, train_config: Any, *, is_on_core: bool
+    detector: Detector,
+    forward_pass: Forward,
+    train_config: train_pb2.TrainConfig,
+    *,
+    is_on_core: bool,
 ) -> Tuple[tf.Tensor, Tensors]:
     """The train op of a core and what it reports: losses, learning rate, gradient norm.
 
@@ -64,17 +69,15 @@ def make_core_step(
     return reported_loss, scalars
 
 
-class HostValues:
+class HostValues(NamedTuple):
     """Scalars of the last step that arrived at the host, averaged over the TPU's cores."""
 
-    def __init__(self, names: List[str]) -> None:
-        self.names = names
-        self._variable: Any = None  # float64 [1 + names]: the step, then the scalars
+    names: List[str]
 
-    def store(self, values: tf.Tensor) -> tf.Operation:
-        """Stores the step and its scalars, float64 [1 + names], in a variable of the host."""
+    def variable(self) -> tf.Variable:
+        """The variable of a graph that holds them, float64 [1 + names]: the step comes first."""
         with tf1.variable_scope("host_call", reuse=tf1.AUTO_REUSE):
-            self._variable = tf1.get_variable(
+            return tf1.get_variable(
                 "last_figures",
                 [1 + len(self.names)],
                 tf.float64,
@@ -83,16 +86,11 @@ class HostValues:
                 collections=[tf1.GraphKeys.LOCAL_VARIABLES],
                 use_resource=True,
             )
-        return self._variable.assign(values, read_value=False)
 
-    def prepare(self) -> None:
-        """To be called before the graph is finalized."""
-        self._value = self._variable.read_value()
-
-    def read(self, session: Any) -> Dict[str, float]:
-        """Scalars of the last step that has arrived; empty before the first one."""
-        step, *values = (float(value) for value in session.run(self._value))
-        return {} if step == _NOTHING_YET else dict(zip(self.names, values))
+    def scalars(self, values: Sequence[float]) -> Dict[str, float]:
+        """Scalars by name from the value of the variable; empty before the first step."""
+        step, *rest = map(float, values)
+        return {} if step == _NOTHING_YET else dict(zip(self.names, rest))
 
 
 def make_host_call(
@@ -120,7 +118,7 @@ def make_host_call(
                 for name, value in means.items()
             ]
         values = [tf.cast(value, tf.float64) for value in (now, *means.values())]
-        return [*written, last.store(tf.stack(values))]
+        return [*written, last.variable().assign(tf.stack(values), read_value=False)]
 
     tensors = {name: tf.reshape(tf.cast(value, tf.float32), [1]) for name, value in scalars.items()}
     tensors[STEP] = tf.reshape(step, [1])

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from estimator_det.programs.cloud.jobs import Job, Machine, Pool
+from estimator_det.programs.cloud.jobs import Job, Machine, MachinePool
 
 CPU = Machine("n1-standard-8")
 GPU = Machine("n1-standard-8", "NVIDIA_TESLA_T4", 2)
 CLUSTER = (
-    Pool("chief", GPU, 1),
-    Pool("worker", GPU, 2),
-    Pool("ps", CPU, 1),
-    Pool("evaluator", GPU, 1),
+    MachinePool("chief", GPU, 1),
+    MachinePool("worker", GPU, 2),
+    MachinePool("ps", CPU, 1),
+    MachinePool("evaluator", GPU, 1),
 )
 
 LONE = Job(
@@ -21,7 +21,7 @@ LONE = Job(
     region="us-central1",
     project="my-project",
     job_dir="gs://bucket/run",
-    pools=(Pool("chief", CPU, 1),),
+    pools=(MachinePool("chief", CPU, 1),),
     package="estimator_det-0.3.0.tar.gz",
     image="us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-17.py310:latest",
     flags=("--num_train_steps=1000",),

@@ -1,8 +1,8 @@
 from estimator_det.programs.cloud import ai_platform
-from estimator_det.programs.cloud.jobs import TPUS, Pool
+from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from tests.cloud.some_job import CLUSTER, LONE, job
 
-TPU_JOB = job(pools=(Pool("chief", TPUS["v3-8"], 1),))
+TPU_JOB = job(pools=(MachinePool("chief", TPUS["v3-8"], 1),))
 
 
 def test_the_command_of_a_lone_chief():

@@ -2,11 +2,11 @@ import pytest
 
 from estimator_det.config.text import ConfigError
 from estimator_det.programs.cloud import jobs
-from estimator_det.programs.cloud.jobs import TPUS, Pool
+from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from estimator_det.programs.console import UsageError
 from tests.cloud.some_job import CLUSTER, CPU, job
 
-CHIEF = Pool("chief", CPU, 1)
+CHIEF = MachinePool("chief", CPU, 1)
 
 
 def test_a_given_folder_stays():
@@ -21,12 +21,12 @@ def test_a_given_folder_stays():
         ({"name": "1st"}, "--name 1st: give a letter"),
         ({"job_dir": "run"}, "--job_dir: 'run' is not in Cloud Storage: give gs://BUCKET"),
         ({"job_dir": "gs://b/"}, "--job_dir: 'gs://b/' has no valid name of a bucket"),
-        ({"pools": (CHIEF, Pool("worker", CPU, -1))}, "1 or more"),
-        ({"pools": (CHIEF, Pool("ps", CPU, 1))}, "leave the pool of worker empty"),
+        ({"pools": (CHIEF, MachinePool("worker", CPU, -1))}, "1 or more"),
+        ({"pools": (CHIEF, MachinePool("ps", CPU, 1))}, "leave the pool of worker empty"),
         ({"pools": (*CLUSTER[:2], CLUSTER[3])}, "leave the pool of ps empty"),
-        ({"pools": (*CLUSTER[:3], Pool("evaluator", CPU, 2))}, "one evaluator at most"),
+        ({"pools": (*CLUSTER[:3], MachinePool("evaluator", CPU, 2))}, "one evaluator at most"),
         (
-            {"pools": (Pool("chief", TPUS["v3-8"], 1), CLUSTER[1])},
+            {"pools": (MachinePool("chief", TPUS["v3-8"], 1), CLUSTER[1])},
             "a job with a TPU has one machine: remove --workers",
         ),
     ],

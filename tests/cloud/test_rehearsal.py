@@ -5,7 +5,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.programs.cloud import rehearsal
-from estimator_det.programs.cloud.jobs import TPUS, Pool
+from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from inputs.records import stream
 from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import LONE, job
@@ -92,7 +92,7 @@ def test_folders_whose_names_only_begin_like_that_of_the_job_stay():
 
 def test_a_tpu_is_rehearsed_here(capsys):
     flags = ("--use_tpu", "--tpu_name=local", "--num_shards=8")
-    one = job(pools=(Pool("chief", TPUS["v3-8"], 1),), flags=flags)
+    one = job(pools=(MachinePool("chief", TPUS["v3-8"], 1),), flags=flags)
     arguments = rehearsal._arguments(one, "c", "o", 1)
     assert arguments[2:] == ["--rehearse_tpu", *flags[1:], "--num_train_steps=1"]
     assert "--use_tpu is replaced by --rehearse_tpu" in capsys.readouterr().out

@@ -4,10 +4,10 @@ import pytest
 
 from estimator_det.compat import versions
 from estimator_det.programs.cloud import vertex
-from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, Pool
+from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, TPUS, MachinePool
 from tests.cloud.some_job import CLUSTER, CPU, GPU, LONE, job
 
-TPU_JOBS = [job(pools=(Pool("chief", tpu, 1),)) for tpu in TPUS.values()]
+TPU_JOBS = [job(pools=(MachinePool("chief", tpu, 1),)) for tpu in TPUS.values()]
 CONTAINER = "us-docker.pkg.dev/my-project/images/estimator-det:latest"
 
 
@@ -79,14 +79,14 @@ def test_a_container_needs_no_package():
 def test_prebuilt_images(machine, region, image):
     place, name = image.split()
     expected = f"{place}-docker.pkg.dev/vertex-ai/training/{name}:latest"
-    assert vertex.prebuilt_image([Pool(CHIEF, machine, 1)], region) == expected
+    assert vertex.prebuilt_image([MachinePool(CHIEF, machine, 1)], region) == expected
 
 
 def test_parameter_servers_need_an_older_image():
     assert versions.WITHOUT_ESTIMATOR[:2] == (2, vertex._LAST_WITH_SERVERS + 1)
-    server = Pool(PARAMETER_SERVER, CPU, 1)
+    server = MachinePool(PARAMETER_SERVER, CPU, 1)
     for machine, name in ((CPU, "tf-cpu.2-15.py310"), (TPUS["v2-8"], "tf-tpu.2-15.cp310")):
-        chief = Pool(CHIEF, machine, 1)
+        chief = MachinePool(CHIEF, machine, 1)
         chosen = vertex.prebuilt_image([chief, server], "us-central1")
         assert chosen.endswith(f"/vertex-ai/training/{name}:latest")
         vertex.check_image(chosen, [chief, server])

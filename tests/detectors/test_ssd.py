@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import DETECTORS, Detections, Groundtruth, make_detector
+from estimator_det.detectors import DETECTORS, BatchDetections, Groundtruth, make_detector
 from estimator_det.detectors.ssd import _map_indices
 from estimator_det.protos import model_pb2
 from tests import small_extractor
@@ -119,7 +119,7 @@ def test_detections_are_relative_to_the_real_image():
         half = detector.postprocess(raw, tf.constant([[32, 64, 3]]))
         whole = detector.postprocess(raw, None)
         half, whole = (
-            Detections(**evaluate({k: v for k, v in d._asdict().items() if v is not None}))
+            BatchDetections(**evaluate({k: v for k, v in d._asdict().items() if v is not None}))
             for d in (half, whole)
         )
     np.testing.assert_allclose(half.boxes[0, 0], [0.2, 0.2, 0.8, 1.0], atol=1e-5)

@@ -23,7 +23,7 @@ from exporters.image_files import list_images
 from exporters.loaded_model import LoadedModel
 from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import score_thresholds
-from model_fn.evaluation.score_thresholds import Row, Table
+from model_fn.evaluation.score_thresholds import ThresholdRow, ThresholdTable
 from tests.exporters.conftest import NAMES
 from tests.inputs import faults
 
@@ -303,8 +303,9 @@ def test_a_large_photo_is_reduced_and_rotated(model, pictures, tmp_path, monkeyp
         assert drawn.size == (35, 25)
 
 
-THRESHOLDS = Table(
-    Row("all classes", 9, 9, 0.5), (Row("circle", 9, 9, 0.25, class_id=1), Row("square", 0, 9))
+THRESHOLDS = ThresholdTable(
+    ThresholdRow("all classes", 9, 9, 0.5),
+    (ThresholdRow("circle", 9, 9, 0.25, class_id=1), ThresholdRow("square", 0, 9)),
 )
 
 
@@ -319,7 +320,9 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     found = model(pictures[0])
     chosen = int(found.classes[0])
     least = float(found.scores[found.classes == chosen][2])
-    table = Table(Row("all classes", 9, 9, 2.0), (Row("one", 9, 9, least, class_id=chosen),))
+    table = ThresholdTable(
+        ThresholdRow("all classes", 9, 9, 2.0), (ThresholdRow("one", 9, 9, least, class_id=chosen),)
+    )
     path = score_thresholds.write(str(tmp_path / "eval"), 1, "0", table)
     shutil.copy(path, copy / score_thresholds.IN_EXPORTS)
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
@@ -328,7 +331,9 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     # Exactly those of the class down to its threshold; no other score reaches 2.
     assert [one["class_id"] for one in line["detections"]] == [chosen] * 3
-    nothing = score_thresholds.write(str(tmp_path), 1, "0", Table(Row("all classes", 9, 0), ()))
+    nothing = score_thresholds.write(
+        str(tmp_path), 1, "0", ThresholdTable(ThresholdRow("all classes", 9, 0), ())
+    )
     shutil.copy(nothing, copy / score_thresholds.IN_EXPORTS)
     assert cli.main([*arguments, "--threshold=auto", str(tmp_path / "a.png")]) == 1
     assert "had no correct detection" in capsys.readouterr().err

@@ -6,29 +6,28 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from estimator_det.extractors.ssd import recipe
-from estimator_det.extractors.ssd import searched as ssd_searched
-from estimator_det.nets import nasnet, resnet, searched, spaghettinet
+from estimator_det.extractors.ssd import nas, recipe
+from estimator_det.nets import mobiledet, nasnet, resnet, spaghettinet
 from estimator_det.nets.necks import mnasfpn
 from tests.extractors.build import build
 
-PNASNET = nasnet.Network(
-    nasnet.Cell(((nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,)),
+PNASNET = nasnet.NasNet(
+    nasnet.Cell(((nasnet.CellStep("separable", 3, 1), nasnet.CellStep("identity", 1, 0)),), (2,)),
     num_cells=12,
     depth=8,
     stem_depth=6,
     keep_paths=0.6,
 )
 # One layer of every kind, and no more.
-TINY_MOBILEDET = searched.Network(
+TINY_MOBILEDET = mobiledet.MobileDet(
     stem=8,
     squeeze_excite=True,
     stages=(
-        (searched.Layer("IBNNoExpansion", 8, skip=False),),
-        (searched.Layer("TuckerConv", 16, stride=2, skip=False),),
-        (searched.Layer("FusedConv", 24, stride=2, skip=False, expansion=2),),
-        (searched.Layer("IBN", 72, 5, stride=2, skip=False, expansion=2),),
-        (searched.Layer("IBN", 144, stride=2, skip=False, expansion=2),),
+        (mobiledet.MobileDetLayer("IBNNoExpansion", 8, skip=False),),
+        (mobiledet.MobileDetLayer("TuckerConv", 16, stride=2, skip=False),),
+        (mobiledet.MobileDetLayer("FusedConv", 24, stride=2, skip=False, expansion=2),),
+        (mobiledet.MobileDetLayer("IBN", 72, 5, stride=2, skip=False, expansion=2),),
+        (mobiledet.MobileDetLayer("IBN", 144, stride=2, skip=False, expansion=2),),
     ),
 )
 
@@ -64,5 +63,5 @@ def fresh_builds() -> Iterator[None]:
 def tiny_mobiledet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A MobileDet of five layers, registered while the test runs."""
     monkeypatch.setattr(recipe.EXTRACTORS, "_makers", {})
-    network = ssd_searched.mobiledet_recipe("Tiny", TINY_MOBILEDET)
+    network = nas.mobiledet_recipe("Tiny", TINY_MOBILEDET)
     recipe.register_recipe("tiny_mobiledet", network)

@@ -16,20 +16,21 @@ from PIL import Image
 
 from estimator_det.compat import estimator as tf_estimator
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.detectors.base import Detections, Groundtruth, Losses
+from estimator_det.detectors.base import BatchDetections, Groundtruth, Losses
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
-from model_fn.runs import best_checkpoints, evaluator, runner
-from model_fn.runs.backends import estimator, loop, tpu_estimator
+from model_fn.runs import best_checkpoints, evaluator, roles, runner
+from model_fn.runs.backends import base, loop, tpu_estimator
+from model_fn.runs.backends.base import Training
 from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.training import replica
 from model_fn.training.finite_gate import RejectedBatch
-from model_fn.training.step import StepSummary, TrainGraph, TrainStep
+from model_fn.training.step import StepSummary, TrainStep
 from model_fn.training.train_op import TrainOp
 
 SIZE = 8
@@ -100,10 +101,10 @@ class FakeDetector:
         counts = {"Counted/boxes": tf.reduce_sum(weights)}
         return Losses(terms, counts, dict.fromkeys(terms, images))
 
-    def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> Detections:
+    def postprocess(self, predictions: FakePredictions, true_shapes: tf.Tensor) -> BatchDetections:
         del true_shapes
         scores = tf.nn.softmax(predictions.scores)
-        return Detections(
+        return BatchDetections(
             boxes=predictions.boxes,
             scores=tf.reduce_max(scores, 1, keepdims=True),
             classes=tf.cast(tf.argmax(scores, 1), tf.float32)[:, tf.newaxis],
@@ -141,33 +142,38 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_charts(monkeypatch)
     for maker in (model_fn, loop, replica):
         monkeypatch.setattr(maker, "make_detector", FakeDetector)
-    for user in (best_checkpoints, evaluator, estimator, tpu_estimator):
+    for user in (base, best_checkpoints, evaluator, tpu_estimator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
 
 
-class SaverHook(tf1.train.CheckpointSaverHook):
-    """Saves at the beginning and the end, by the saver of the training's graph."""
+class SaveAtTheEnd(Hook):
+    """Saves the first and the last step."""
 
-    def __init__(self, model_dir: str, graph: TrainGraph) -> None:
-        super().__init__(model_dir, save_steps=1000)
-        self._graph = graph
+    def __init__(self, training: Training, model_dir: Any) -> None:
+        self._training, self._model_dir = training, str(model_dir)
 
-    def _get_saver(self) -> tf1.train.Saver:
-        return self._graph.saver
+    def begin(self, context: RunContext, step: int) -> None:
+        self.end(step)
+
+    def end(self, step: int) -> None:
+        prefix = os.path.join(self._model_dir, f"model.ckpt-{step}")
+        self._training.save(prefix)
+        tf1.train.update_checkpoint_state(self._model_dir, prefix)
 
 
-def graph_with(train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> TrainGraph:
-    """A training graph whose step reports some scalars."""
-    graph = TrainGraph()
-    graph.step = TrainStep(
-        TrainOp(train_op, gradient_norm=None, gradients={}, checks={}, written=[]),
-        scalars=scalars,
-        summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),
-        positions=[],
-        input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
-        rejected=RejectedBatch({}),
-    )
-    return graph
+class BuiltModelFn:
+    """Stands for a `ModelFn` whose training is built: its step reports some scalars."""
+
+    def __init__(self, train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> None:
+        step = TrainStep(
+            TrainOp(train_op, gradient_norm=None, gradients={}, checks={}, written=[]),
+            scalars=scalars,
+            summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),
+            positions=[],
+            input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
+            rejected=RejectedBatch({}),
+        )
+        self.built = model_fn.BuiltTraining(saver=None, step=step)
 
 
 def pipeline_config(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
@@ -200,6 +206,11 @@ def run_context(
     if config is None:
         config = pipeline_config()
     return RunContext(config, str(folder), TrainOptions(**options), cluster or read_cluster())
+
+
+def make_backend(context: RunContext) -> Any:
+    """The backend of a process that trains."""
+    return runner.BACKENDS[roles.find_role(context)](context)
 
 
 def train(folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any) -> None:

@@ -11,7 +11,7 @@ from inputs.label_map import read_label_map
 from model_fn import model_fn as create
 from model_fn.checkpoints import savers
 from model_fn.checkpoints.errors import RunError
-from model_fn.training.step import TrainGraph, groundtruth_from_labels, without_padding
+from model_fn.training.step import groundtruth_from_labels, without_padding
 from tests.checkpoints import save
 from tests.model_fn import fake
 
@@ -78,21 +78,20 @@ def test_loss_falls_and_freezing_holds():
 
 
 def test_training_spec():
-    train_graph = TrainGraph()
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         config = fake.pipeline_config("train_config { keep_checkpoint_every_n_hours: 2 }")
-        model_fn = create.create_model_fn(config, graph=train_graph)
+        model_fn = create.create_model_fn(config)
         spec = model_fn(*_tensors(), ModeKeys.TRAIN, {})
         assert isinstance(spec, estimator.EstimatorSpec)
         saver = spec.scaffold.saver.as_saver_def()
         assert saver.sharded and saver.keep_checkpoint_every_n_hours == 2
-        assert train_graph.saver is spec.scaffold.saver
+        assert model_fn.built.saver is spec.scaffold.saver
         # Nothing travels by collections.
         for key in (tf1.GraphKeys.SAVERS, tf1.GraphKeys.SUMMARIES):
             assert not graph.get_collection(key)
         session.run(tf1.global_variables_initializer())
         written = tf1.Summary.FromString(session.run(spec.scaffold.summary_op))
-        scalars = session.run(train_graph.step.scalars)
+        scalars = session.run(model_fn.built.step.scalars)
     terms = {f"Loss/{t}_loss" for t in ("localization", "classification", "regularization")}
     assert set(scalars) == {*terms, "Loss/total_loss", "learning_rate", "gradient_norm"}
     by_tag = {value.tag: value.simple_value for value in written.value}
@@ -104,7 +103,7 @@ def test_training_spec():
         "Training_Inputs/1",
     }
     assert by_tag["loss"] == by_tag["Loss/total_loss"] > 0 and by_tag["Counted/boxes"] == 2
-    assert set(train_graph.step.applied.gradients) == {
+    assert set(model_fn.built.step.applied.gradients) == {
         WEIGHTS,
         "BoxPredictor/All/biases",
         "FeatureExtractor/BatchNorm/beta",
@@ -133,10 +132,10 @@ def test_regularization_can_be_left_out():
         assert "Loss/regularization_loss" not in spec.eval_metric_ops
     for is_added in (False, True):
         config.train_config.add_regularization_loss = is_added
-        graph = TrainGraph()
+        model_fn = create.create_model_fn(config)
         with tf.Graph().as_default():
-            create.create_model_fn(config, graph=graph)(*_tensors(), ModeKeys.TRAIN, {})
-        assert ("Loss/regularization_loss" in graph.step.scalars) == is_added
+            model_fn(*_tensors(), ModeKeys.TRAIN, {})
+        assert ("Loss/regularization_loss" in model_fn.built.step.scalars) == is_added
 
 
 def _evaluate(

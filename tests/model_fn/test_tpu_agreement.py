@@ -19,7 +19,7 @@ from model_fn.checks import tpu_graph, xla_check
 from model_fn.runs import progress
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.options import TpuOptions
-from model_fn.training.step import TrainGraph
+from tests import checkpoints
 from tests.model_fn import fake
 
 CONFIGS = pathlib.Path(model_fn.__file__).parent.parent / "estimator_det" / "configs"
@@ -98,16 +98,15 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
 
     on_tpu = TpuOptions(num_shards=1, iterations_per_loop=1, rehearses=True)
     told: List[Any] = []
-    graph = TrainGraph()
     report = progress.TrainingReport(BATCH, every_steps=1, silent=True, listener=told.append)
-    context = fake.run_context(folder, config, num_train_steps=1)
-    adapter = tpu_estimator.TpuAdapter(context, graph, [report])
-    runner = tpu_estimator.make_estimator(config, str(folder), tpu=on_tpu, graph=graph)
-    saver = fake.SaverHook(str(folder), graph)
-    with tpu_estimator.running(on_tpu):
-        runner.train(tpu_estimator.fed(input_fn), hooks=[adapter, saver], max_steps=1)
-    names = runner.get_variable_names()
-    after = {name: np.asarray(runner.get_variable_value(name)) for name in names}
+    context = fake.run_context(folder, config, num_train_steps=1, tpu=on_tpu)
+    backend = tpu_estimator.TpuBackend(context)
+    with backend.running():
+        backend.train(
+            tpu_estimator.make_tpu_input_fn(input_fn),
+            lambda training: [report, fake.SaveAtTheEnd(training, folder)],
+        )
+    after = checkpoints.stored(tf1.train.latest_checkpoint(str(folder)))
     return after, told[0].values["Loss/total_loss"]
 
 

@@ -48,7 +48,7 @@ def classify_with_mobilenet_v2() -> None:
         inverted_residual.inverted_residual_net(
             tf.zeros([1, 64, 64, 3]),
             inverted_residual.V2_LAYERS,
-            inverted_residual.rounded_depth(0.1, 4),
+            inverted_residual.depth_function(0.1, 4),
         )
 
 
@@ -105,8 +105,10 @@ def test_classification_checkpoint(tmp_path, caplog):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_pnasnet_takes_the_averages_of_its_classifier(tmp_path, monkeypatch):
-    cell = nasnet.Cell(((nasnet.Step("separable", 3, 1), nasnet.Step("identity", 1, 0)),), (2,))
-    tiny = nasnet.Network(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
+    cell = nasnet.Cell(
+        ((nasnet.CellStep("separable", 3, 1), nasnet.CellStep("identity", 1, 0)),), (2,)
+    )
+    tiny = nasnet.NasNet(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
     real = nasnet.searched_network
     monkeypatch.setattr(nasnet, "searched_network", lambda *a, **k: real(*a, tiny, **k))
     average = "ExponentialMovingAverage"

@@ -10,15 +10,15 @@ from estimator_det.nets import inverted_residual as nets
 from estimator_det.nets.normalization import BATCH_NORMS, sync_batch_norm
 from tests.graphs import evaluate, shapes
 
-THIN = nets.rounded_depth(0.1, 8)
+THIN = nets.depth_function(0.1, 8)
 
 
 def inference() -> Any:
     return slim.arg_scope(list(BATCH_NORMS), is_training=False)
 
 
-def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
-    depth = nets.rounded_depth(1.0, 4)
+def one_block(block: nets.InvertedResidual, inputs: tf.Tensor) -> tf.Tensor:
+    depth = nets.depth_function(1.0, 4)
     return nets.inverted_residual_net(inputs, (block,), depth)["layer_1"]
 
 
@@ -36,7 +36,7 @@ def one_block(block: nets.Block, inputs: tf.Tensor) -> tf.Tensor:
 )
 def test_divisible(channels, least, expected):
     assert nets.divisible(channels, least) == expected
-    assert nets.rounded_depth(0.5, least)(2 * channels) == expected
+    assert nets.depth_function(0.5, least)(2 * channels) == expected
 
 
 def test_activations():
@@ -55,8 +55,8 @@ def test_explicit_padding_does_not_depend_on_the_size():
         maps = []
         for explicit in (False, True):
             with tf1.variable_scope(str(explicit)), slim.arg_scope([slim.conv2d], **kernel):
-                layers = (nets.Conv(8, 3, stride=2, activation=tf.identity),)
-                depth = nets.rounded_depth(1, 8)
+                layers = (nets.PlainConv(8, 3, stride=2, activation=tf.identity),)
+                depth = nets.depth_function(1, 8)
                 made = nets.inverted_residual_net(inputs, layers, depth, explicit_padding=explicit)
                 maps.append(made["layer_1"][0, :, :, 0])
         same, padded = evaluate(tf.stack(maps))
@@ -69,7 +69,7 @@ def test_explicit_padding_does_not_depend_on_the_size():
 def test_a_block_adds_its_input_where_shapes_agree(residual, stride):
     with tf.Graph().as_default(), nets.arg_scope():
         inputs = tf.random.normal([1, 4, 4, 8], seed=1)
-        block = nets.Block(8, stride, residual=residual)
+        block = nets.InvertedResidual(8, stride, residual=residual)
         with slim.arg_scope([slim.conv2d], weights_initializer=tf1.zeros_initializer()):
             output, given = evaluate((one_block(block, inputs), inputs))
     added = residual and stride == 1
@@ -78,7 +78,9 @@ def test_a_block_adds_its_input_where_shapes_agree(residual, stride):
 
 def test_fused_block():
     with tf.Graph().as_default(), nets.arg_scope():
-        output = one_block(nets.Block(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8]))
+        output = one_block(
+            nets.InvertedResidual(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8])
+        )
         assert output.shape == (1, 4, 4, 16)
         assert shapes()["expanded_conv/expand/weights"] == [3, 3, 8, 16]
         assert not shapes("depthwise_weights")
@@ -86,7 +88,7 @@ def test_fused_block():
 
 def test_squeeze_excite_weighs_channels():
     with tf.Graph().as_default(), nets.arg_scope(), inference():
-        block = nets.Block(32, expansion=0, kernel=1, squeeze=True, residual=False)
+        block = nets.InvertedResidual(32, expansion=0, kernel=1, squeeze=True, residual=False)
         identity = tf.eye(32, batch_shape=[1, 1])
         inputs = tf.random.uniform([2, 3, 3, 32], seed=1)
         output = one_block(block, inputs)
@@ -135,5 +137,5 @@ def test_a_configuration_may_ask_for_batch_norm_over_replicas():
     with pytest.MonkeyPatch.context() as patch, tf.Graph().as_default(), nets.arg_scope():
         patch.setattr(nets, "sync_batch_norm", spy)
         with slim.arg_scope(layers, normalizer_fn=spy):
-            one_block(nets.Block(8), tf.zeros([1, 8, 8, 8]))
+            one_block(nets.InvertedResidual(8), tf.zeros([1, 8, 8, 8]))
     assert len(used) == 3

@@ -11,11 +11,11 @@ from estimator_det.nets.normalization import BATCH_NORMS
 from tests.graphs import shapes
 from tests.nets.variables import crc32, variable_lines
 
-TINY = nasnet.Network(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
+TINY = nasnet.NasNet(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
 SIMPLE_CELL = nasnet.Cell(
     (
-        (nasnet.Step("separable", 3, 1), nasnet.Step("avg_pool", 3, 0)),
-        (nasnet.Step("max_pool", 3, 2), nasnet.Step("identity", 1, 0)),
+        (nasnet.CellStep("separable", 3, 1), nasnet.CellStep("avg_pool", 3, 0)),
+        (nasnet.CellStep("max_pool", 3, 2), nasnet.CellStep("identity", 1, 0)),
     ),
     outputs=(2, 3),
 )
@@ -23,7 +23,7 @@ SIMPLE = TINY._replace(cell=SIMPLE_CELL)
 HALVED = SIMPLE._replace(num_cells=6, halving_cell=SIMPLE_CELL._replace(outputs=(3,)))
 
 
-def build(images: tf.Tensor, network: nasnet.Network = TINY, **options):
+def build(images: tf.Tensor, network: nasnet.NasNet = TINY, **options):
     with nasnet.arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
         return nasnet.searched_network(images, network, **options)
 

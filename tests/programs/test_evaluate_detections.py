@@ -107,11 +107,8 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
 
 
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
-    def evaluate(*_: Any, matches: Any, **settings: Any) -> Any:
-        matches["val"] = synthetic(overconfident)
-        return {"val": {"global_step": 20.0}}
-
-    monkeypatch.setattr(evaluator, "evaluate", evaluate)
+    evaluation = history.Evaluation("val", 20, {}, matches=synthetic(overconfident))
+    monkeypatch.setattr(evaluator, "evaluate_checkpoint", lambda *_, **__: [evaluation])
     monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
     (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(CONFIG))
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 import numpy as np
@@ -13,6 +14,7 @@ from estimator_det.programs import (
     cli,
     console,
     starter,
+    starter_boxes,
     starter_plan,
     starter_text,
     step_speed,
@@ -20,9 +22,10 @@ from estimator_det.programs import (
 from estimator_det.programs.pretrained import Pretrained, find_model
 from estimator_det.programs.starter import Budget, Draft
 from estimator_det.programs.step_speed import Speed
-from inputs.checks.statistics import Columns
+from inputs.checks.statistics import Columns, join
 from inputs.datasets import shapes
 from model_fn.checks import config_check, data_check
+from model_fn.checks.anchor_coverage import Coverage, MapAnchors
 from model_fn.runs import runner
 
 FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
@@ -49,7 +52,7 @@ def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
     return Columns(
         sizes=np.full([num_images, 2], 500, np.int32),
         source_ids=[str(number) for number in range(num_images)],
-        images=np.arange(count) % num_images,
+        images=np.sort(np.arange(count) % num_images),
         boxes=np.asarray(boxes, np.float32).reshape(-1, 4),
         class_ids=np.ones(count, np.int32),
         contents=np.zeros(num_images, np.int64),
@@ -164,17 +167,8 @@ def test_an_unknown_model_is_refused_with_the_nearest_name():
         starter.find_starter("ssd_mobilnet_v2")
 
 
-def squares(side: float) -> Columns:
-    return columns_of([[0.1, 0.1, 0.1 + side, 0.1 + side]] * 20)
-
-
 def photographs(side: int) -> Columns:
     return columns_of([])._replace(sizes=np.array([[side, side + 400]] * 2 + [[10, 10]]))
-
-
-def resized(side: int) -> List[str]:
-    path = "model.ssd.image_resizer.fixed_shape_resizer"
-    return [f"{path}.height={side}", f"{path}.width={side}"]
 
 
 def boxes(number: int) -> List[str]:
@@ -199,11 +193,6 @@ BATCH = "train_config.batch_size"
 @pytest.mark.parametrize(
     "model, decide, arguments, assignments",
     [
-        (SSD, starter.set_size, (squares(0.05), None), resized(480)),
-        (SSD, starter.set_size, (squares(0.5), None), resized(300)),
-        (SSD, starter.set_size, (squares(0.5), 50.0), resized(160)),  # half of it gives 200 passes
-        (SSD, starter.set_size, (squares(0.05), 38.0), resized(480)),
-        (MASK_RCNN, starter.set_size, (squares(0.05), None), []),
         (SSD, starter.set_matching, (FEW,), MATCHING),
         (SSD, starter.set_matching, (MANY,), []),
         (MASK_RCNN, starter.set_matching, (FEW,), []),
@@ -245,17 +234,100 @@ def test_classes_with_a_side_are_not_mirrored(names, flips):
     "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
 )
 def test_anchors_follow_from_elongated_boxes(model):
-    draft = Draft(config_of(model))
-    draft.set("train_config.batch_size", 1)
+    config = config_of(model)
     generator = np.random.default_rng(0)
     corners = generator.uniform(0.0, 0.4, [40, 2])
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
-    before = data_check.coverage_of(draft.config, columns, progress=False)
-    after = starter_plan.set_anchors(draft, columns, has_heads=False)
-    assert after.best_iou.mean() > before.best_iou.mean() + 0.1
-    (reason,) = draft.reasons.values()
-    assert f"{after.best_iou.mean():.2f} on average" in reason
+    before = data_check.coverage_of(config, columns, progress=False)
+    after = starter_boxes.fit(config, columns, has_heads=False)
+    assert after.coverage.best_iou.mean() > before.best_iou.mean() + 0.1
+    assert f"{after.coverage.best_iou.mean():.2f} on average" in after.reason
+    if model == "ssd_mobilenet_v1":
+        # Heads that are restored keep their anchors only if each class has enough of them.
+        large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 1000, num_images=1000)
+        both = join([large, columns._replace(class_ids=columns.class_ids + 1)])
+        assert (both.class_ids == 2).mean() < starter_boxes.MANY_UNMATCHED
+        kept = starter_boxes.fit(config, large, has_heads=True)
+        assert (kept.config, kept.reason[:5]) == (config, "Those")
+        assert not starter_boxes.fit(config, both, has_heads=True).reason.startswith("Those")
+
+
+RARE = {1: "common", 2: "rare"}
+
+
+def coverage(size: int, unmatched: Dict[int, float], stride: int = 16) -> Coverage:
+    """100 boxes of each class, of which a share matches no anchor; half of them are 40 pixels."""
+    ids = np.repeat(list(unmatched), 100)
+    poor = np.concatenate([np.arange(100) < 100 * share for share in unmatched.values()])
+    sides = np.where(ids == 2, size / 10, 40.0)
+    level = MapAnchors((size // stride, size // stride), 1, np.ones([1, 2]), len(ids))
+    return Coverage(
+        pixels=np.stack([sides, sides], axis=1), class_ids=ids, best_iou=np.full(len(ids), 0.6),
+        num_anchors=np.ones(len(ids)), below=poor, poor=poor, reasons={},
+        maps=[level, level._replace(size=(1, 1), num_best=0)], input_sizes=[(size, size)],
+        threshold=0.4, background=0.4, forced=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("shares", "limits", "size", "larger", "reason"),
+    [
+        # The rare class decides, although the common one has anchors at every size.
+        (lambda s: 250 / s - 0.5, (None,), 428, None, r"At 300 pixels 3.% of the boxes of 'rare'"),
+        (lambda s: 0.0, (None,), 300, None, "At this size 100% of the boxes of each class"),
+        # Half of the size gives 200 passes.
+        (lambda s: 0.0, (50.0,), 160, None, "300 pixels would allow 50 passes"),
+        (lambda s: 54 / s - 0.1, (50.0,), 288, None, "300 pixels would allow 50"),
+        # Time or memory forbid the size that the class needs.
+        (lambda s: 250 / s - 0.5, (20.0,), 288, 448, "300 pixels would allow 20"),
+        (lambda s: 250 / s - 0.5, (None, 400), 396, 428, "At 300 pixels"),
+        # No larger input helps.
+        (lambda s: 0.9, (None,), 300, 600, "At this size 10% of the boxes"),
+    ],
+)
+def test_the_size_of_the_input_leaves_no_class_without_anchors(
+    shares, limits, size, larger, reason
+):
+    def at(size: int) -> starter_boxes.Fit:
+        share = min(max(shares(size), 0.0), 1.0)
+        return starter_boxes.Fit(None, coverage(size, {1: 0.0, 2: share}))
+
+    limits = starter_boxes.Limits(*limits)
+    chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE)
+    assert (chosen, beyond and beyond.coverage.input_sizes[0][0]) == (size, larger), why
+    assert re.match(reason, why), why
+
+
+def test_lines_name_the_classes_without_anchors():
+    here = starter_boxes.Fit(None, coverage(200, {1: 0.08, 2: 0.71}))
+    larger = starter_boxes.Fit(None, coverage(400, {1: 0.0, 2: 0.02}))
+    first, unused, rare = starter_boxes._lines(here, larger, RARE)
+    assert first.endswith("by 0.60 on average; 79 boxes match none, at less than 0.4")
+    assert "1x1 cells" in unused
+    assert rare == (
+        "class rare: 71% of its boxes match no anchor; at 400 pixels 2% would; a step then takes "
+        "4 × the time; half of them are smaller than 20 pixels of the input, and the cells of the "
+        "finest feature map are 17 pixels apart"
+    )
+    *_, rare = starter_boxes._lines(here, None, RARE)
+    assert "match no anchor; half of them are smaller than 20 pixels" in rare
+    fine = starter_boxes.Fit(None, coverage(200, {1: 0.0, 2: 0.0}, stride=8))
+    assert len(starter_boxes._lines(fine, None, RARE)) == 2
+
+
+def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
+    size = "model.ssd.image_resizer.fixed_shape_resizer"
+    changes = [f"{size}.height=160", f"{size}.width=160"]
+    config = pipeline.apply_overrides(config_of("ssd_mobilenet_v1_fpnlite"), changes)
+    corners = np.random.default_rng(0).uniform(0.0, 0.9, [40, 2])
+    columns = columns_of(np.concatenate([corners, corners + 0.04], axis=1).tolist())
+    fit = starter_boxes.fit(config, columns, has_heads=False)
+    levels = fit.config.model.ssd.feature_extractor.fpn
+    anchors = fit.config.model.ssd.anchor_generator.multiscale_anchor_generator
+    assert (levels.min_level, levels.max_level) == (2, 6)
+    assert (anchors.min_level, anchors.max_level) == (2, 6)
+    assert fit.coverage.maps[0].size == (40, 40)
 
 
 @pytest.mark.parametrize(

@@ -279,8 +279,10 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
     folder = tmp_path / "keras"
     folder.mkdir()
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(folder / "ckpt-0"))
-    with pytest.raises(RunError, match="is of TensorFlow 2"):
+    with pytest.raises(RunError, match=r"contains no detector and no classifier, but .*step"):
         pretrained.resolve(str(folder))
+    tf.train.Checkpoint(model=tf.Module()).write(str(folder / "ckpt-0"))
+    assert pretrained.resolve(str(folder)).checkpoint_type == "detection"
 
 
 def test_float_before_quantized_and_the_newest_step(zoo_files, tmp_path):

@@ -13,7 +13,7 @@ from typing import Callable, NamedTuple, Tuple
 
 import numpy as np
 
-from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks, has_area
+from estimator_det.boxes.nms.coded_boxes import Boxes, CodedBoxes, gather_picks, has_area
 from estimator_det.compat import tf
 
 # Candidates of the first attempt; if they are too few, the next attempt has GROWTH times as many. A

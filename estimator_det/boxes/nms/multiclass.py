@@ -10,8 +10,8 @@ import dataclasses
 from typing import Dict, Iterator, NamedTuple, Optional
 
 from estimator_det.boxes import geometry
+from estimator_det.boxes.nms.coded_boxes import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
-from estimator_det.boxes.nms.rows import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.geometry import sizes
+from estimator_det.boxes.nms.coded_boxes import gather_picks, has_area
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, score_floor
-from estimator_det.boxes.nms.rows import gather_picks, has_area
 from estimator_det.compat import tf
 
 # Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.

@@ -18,8 +18,8 @@ from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
+    BatchDetections,
     Context,
-    Detections,
     Groundtruth,
     ImageFrame,
     Losses,
@@ -157,7 +157,7 @@ class FasterRcnnDetector:
         self,
         predictions: TwoStagePredictions,
         groundtruth: Groundtruth,
-        detections: Optional[Detections] = None,
+        detections: Optional[BatchDetections] = None,
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment."""
         inputs = predictions.inputs
@@ -185,7 +185,7 @@ class FasterRcnnDetector:
 
     def postprocess(
         self, predictions: TwoStagePredictions, true_shapes: Optional[tf.Tensor] = None
-    ) -> Detections:
+    ) -> BatchDetections:
         """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
         Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` are
@@ -236,8 +236,8 @@ class FasterRcnnDetector:
         raise NotImplementedError("no two-stage detector simulates quantization")
 
     def _with_final_crops(
-        self, predictions: TwoStagePredictions, detections: Detections, frame: ImageFrame
-    ) -> Detections:
+        self, predictions: TwoStagePredictions, detections: BatchDetections, frame: ImageFrame
+    ) -> BatchDetections:
         """Runs the second stage again on detections, for their masks and features.
 
         Crops are at the detections' positions in the padded image. The reference crops as if the
@@ -265,9 +265,9 @@ class FasterRcnnDetector:
         return detections._replace(masks=tf.sigmoid(logits), mask_output=output)
 
 
-def _proposals_as_detections(survivors: proposals.Proposals, frame: ImageFrame) -> Detections:
+def _proposals_as_detections(survivors: proposals.Proposals, frame: ImageFrame) -> BatchDetections:
     """Converts proposals to detections of class 0, for a first stage only."""
-    return Detections(
+    return BatchDetections(
         boxes=frame.normalize_to_real_image(survivors.regions.boxes),
         scores=survivors.scores,
         classes=tf.zeros_like(survivors.scores),

@@ -14,8 +14,8 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
 from estimator_det.boxes.geometry import IOU_SIMILARITY
 from estimator_det.boxes.matching import ArgMaxMatcher
+from estimator_det.boxes.nms.coded_boxes import CodedBoxes
 from estimator_det.boxes.nms.multiclass import make_nms_options
-from estimator_det.boxes.nms.rows import CodedBoxes
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
@@ -23,7 +23,7 @@ from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
-    Detections,
+    BatchDetections,
     Groundtruth,
     ImageFrame,
     Losses,
@@ -417,7 +417,7 @@ def detect_in_regions(
     output: RegionOutput,
     frame: ImageFrame,
     mask_logits: Optional[tf.Tensor] = None,
-) -> Detections:
+) -> BatchDetections:
     """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
     Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.

@@ -12,7 +12,9 @@ from estimator_det.nets.layers import repeat_scope_in_range_names
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 
 
-def _register(name: str, scope: str, blocks: Sequence[inception.Block], *maps: FeatureMap) -> None:
+def _register(
+    name: str, scope: str, blocks: Sequence[inception.InceptionBlock], *maps: FeatureMap
+) -> None:
     def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
         with repeat_scope_in_range_names():
             return inception.inception(inputs, options.depth, blocks)

@@ -25,7 +25,7 @@ def _v1_for_fpn(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str
     """Builds MobileNet v1, with narrower last layers if `use_depthwise` makes the pyramid light."""
     layers = mobilenet.V1_LAYERS
     if options.use_depthwise:
-        layers = (*layers[:-2], mobilenet.Layer(2, 512), mobilenet.Layer(1, 256))
+        layers = (*layers[:-2], mobilenet.MobileNetLayer(2, 512), mobilenet.MobileNetLayer(1, 256))
     return mobilenet.mobilenet_v1(
         inputs, options.depth, explicit_padding=options.use_explicit_padding, layers=layers
     )
@@ -121,7 +121,7 @@ def _inverted_residuals(
         return inverted_residual.inverted_residual_net(
             inputs,
             light_layers if light_layers and options.use_depthwise else layers,
-            inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+            inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
             explicit_padding=options.use_explicit_padding,
             pad_whole_blocks=pad_whole_blocks,
             tf2_line=options.tf2_line,
@@ -132,7 +132,7 @@ def _inverted_residuals(
 
 V2_LAYERS = inverted_residual.V2_LAYERS
 # The last layer is narrower if `use_depthwise` makes the feature pyramid light.
-LIGHT_FPN_LAYERS = (*V2_LAYERS[:-1], inverted_residual.Conv(256))
+LIGHT_FPN_LAYERS = (*V2_LAYERS[:-1], inverted_residual.PlainConv(256))
 
 recipe.register_recipe(
     "ssd_mobilenet_v2",

@@ -14,9 +14,9 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import choose_padding, max_pool, separable_conv2d
+from estimator_det.nets.mobiledet import he_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
-from estimator_det.nets.searched import he_normal
 
 WEIGHT_DECAY = 0.0001
 BACKBONE_WEIGHT_DECAY = 0.00004
@@ -29,7 +29,7 @@ LEVELS = (3, 4, 5, 6)
 """Level n has 1/2^n of the image's resolution."""
 
 
-class Block(NamedTuple):
+class CellBlock(NamedTuple):
     """One row of a cell: two maps, resampled to one level and width, summed, and convolved."""
 
     inputs: Tuple[int, int]  # numbers of two maps: the cell's inputs first, then its blocks
@@ -39,11 +39,11 @@ class Block(NamedTuple):
 
 
 CELL = (
-    Block((1, 2), level=4, kernel=3, width=256),
-    Block((0, 4), level=3, kernel=3, width=128),
-    Block((5, 4), level=4, kernel=3, width=128),
-    Block((4, 3), level=5, kernel=5, width=128),
-    Block((4, 3), level=6, kernel=3, width=96),
+    CellBlock((1, 2), level=4, kernel=3, width=256),
+    CellBlock((0, 4), level=3, kernel=3, width=128),
+    CellBlock((5, 4), level=4, kernel=3, width=128),
+    CellBlock((4, 3), level=5, kernel=5, width=128),
+    CellBlock((4, 3), level=6, kernel=3, width=96),
 )
 NUM_CELLS = 4
 
@@ -91,7 +91,7 @@ def _resample(
 
 
 def _block(
-    block: Block, maps: Sequence[tf.Tensor], levels: Sequence[int], options: Options
+    block: CellBlock, maps: Sequence[tf.Tensor], levels: Sequence[int], options: Options
 ) -> tf.Tensor:
     net = None
     for number, source in enumerate(block.inputs):

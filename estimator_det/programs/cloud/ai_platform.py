@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from estimator_det.programs.cloud.jobs import CHIEF, MODULE, ROLES, WORKER, Job, Machine, Pool
+from estimator_det.programs.cloud.jobs import (
+    CHIEF,
+    MODULE,
+    ROLES,
+    WORKER,
+    Job,
+    Machine,
+    MachinePool,
+)
 
 CLOSED = (
     "AI Platform Training is closed since January 31, 2025: the command is printed, no job can be "
@@ -42,13 +50,13 @@ def job_spec(job: Job) -> Dict[str, Any]:
     return {"trainingInput": training}
 
 
-def _pools(job: Job) -> List[Pool]:
+def _pools(job: Job) -> List[MachinePool]:
     """The pools; the host of a TPU is a chief of its own here, and the TPU its worker."""
     if not job.uses_tpu:
         return list(job.pools)
     (pool,) = job.pools
     tpu = pool.machine._replace(machine_type="cloud_tpu")
-    return [Pool(CHIEF, Machine("n1-standard-8"), 1), Pool(WORKER, tpu, 1)]
+    return [MachinePool(CHIEF, Machine("n1-standard-8"), 1), MachinePool(WORKER, tpu, 1)]
 
 
 def command(job: Job, spec_path: str) -> List[str]:

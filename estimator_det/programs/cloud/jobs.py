@@ -40,7 +40,7 @@ class Machine(NamedTuple):
         return bool(self.tpu_topology) or self.accelerator_type.startswith("TPU")
 
 
-class Pool(NamedTuple):
+class MachinePool(NamedTuple):
     """Equal machines with the same part in training."""
 
     role: str  # one of ROLES
@@ -77,7 +77,7 @@ class Job:
     region: str
     project: str  # "" for that of gcloud
     job_dir: str  # gs:// folder of the run, without a slash at its end
-    pools: Tuple[Pool, ...]  # in the order of ROLES, which is that of Vertex AI
+    pools: Tuple[MachinePool, ...]  # in the order of ROLES, which is that of Vertex AI
     package: str  # file name of the source distribution
     image: str  # URI of the container
     image_has_package: bool = False  # True: estimator-det is installed in it; else the job does it
@@ -128,7 +128,7 @@ class Job:
         return [*arguments, *self.flags]
 
 
-def _check_pools(pools: Sequence[Pool]) -> None:
+def _check_pools(pools: Sequence[MachinePool]) -> None:
     """Refuses clusters that no service can run."""
     replicas = {pool.role: pool.replicas for pool in pools}
     if min(replicas.values()) < 1 or replicas[CHIEF] != 1:

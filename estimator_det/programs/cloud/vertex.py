@@ -12,7 +12,7 @@ from estimator_det.programs.cloud.jobs import (
     PARAMETER_SERVER,
     ROLES,
     Job,
-    Pool,
+    MachinePool,
     region_part,
 )
 
@@ -25,7 +25,7 @@ _LAST_WITH_SERVERS = 15
 _MINOR_VERSION = re.compile(r"(/tf-\w+\.2-)(\d+)(?=\.)")
 
 
-def prebuilt_image(pools: Sequence[Pool], region: str) -> str:
+def prebuilt_image(pools: Sequence[MachinePool], region: str) -> str:
     """URI of the newest image of the service that these pools can use, without estimator-det."""
     chief = pools[0].machine
     kind = "gpu" if chief.accelerator_type else "cpu"
@@ -34,7 +34,7 @@ def prebuilt_image(pools: Sequence[Pool], region: str) -> str:
     return _with_servers(image) if _serves(pools) else image
 
 
-def check_image(image: str, pools: Sequence[Pool]) -> None:
+def check_image(image: str, pools: Sequence[MachinePool]) -> None:
     """Refuses parameter servers in an image of the service whose TensorFlow has none."""
     version = _MINOR_VERSION.search(image)
     if version and _serves(pools) and int(version[2]) > _LAST_WITH_SERVERS:
@@ -49,7 +49,7 @@ def _with_servers(image: str) -> str:
     return _MINOR_VERSION.sub(rf"\g<1>{_LAST_WITH_SERVERS}", image)
 
 
-def _serves(pools: Sequence[Pool]) -> bool:
+def _serves(pools: Sequence[MachinePool]) -> bool:
     return any(pool.role == PARAMETER_SERVER for pool in pools)
 
 
@@ -71,7 +71,7 @@ def job_spec(job: Job) -> Dict[str, Any]:
     return spec
 
 
-def _worker_pool(pool: Pool, job: Job) -> Dict[str, Any]:
+def _worker_pool(pool: MachinePool, job: Job) -> Dict[str, Any]:
     machine: Dict[str, Any] = {"machineType": pool.machine.machine_type}
     if pool.machine.accelerator_type:
         machine["acceleratorType"] = pool.machine.accelerator_type

@@ -156,7 +156,7 @@ def _to_coco(arguments: Dict[str, Any]) -> None:
     from inputs.conversion import to_coco
     from model_fn.checkpoints import writing
 
-    export = to_coco.ExportOptions(**fields_of(to_coco.ExportOptions, arguments))
+    export = to_coco.CocoOptions(**fields_of(to_coco.CocoOptions, arguments))
     with writing.writable_file(export.output, "output"), contextlib.ExitStack() as bars:
         ownership.check_file(export.output, "convert")
         counts = to_coco.export_coco(export, advance=_progress(bars)("writing", None))

@@ -6,7 +6,7 @@ import argparse
 import functools
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from estimator_det.console import printing
 from estimator_det.programs import console
@@ -20,6 +20,7 @@ from estimator_det.programs.verbs.base import (
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
+    from model_fn.evaluation.history import Evaluation
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
 EXAMPLE = "--model_dir run"
@@ -201,12 +202,15 @@ def run_evaluation(
         folder = os.path.dirname(checkpoint) or "."
     options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
     arguments = (config, folder, options)
-    evaluate: Callable[..., Any] = functools.partial(
-        evaluator.evaluate, *arguments, checkpoint=checkpoint, on_training_data=on_training_data
+    evaluate: Callable[[], List[Evaluation]] = functools.partial(
+        evaluator.evaluate_checkpoint,
+        *arguments,
+        checkpoint=checkpoint,
+        on_training_data=on_training_data,
     )
     if continuous:
         evaluate = functools.partial(
-            evaluator.continuous_eval,
+            evaluator.evaluate_continuously,
             *arguments,
             checkpoint_dir=checkpoint,
             on_training_data=on_training_data,
@@ -217,7 +221,7 @@ def run_evaluation(
 
 
 def _evaluate(
-    evaluate: Callable[..., Any],
+    evaluate: Callable[[], List[Evaluation]],
     config: pipeline_pb2.TrainEvalPipelineConfig,
     folder: str,
     calibrate: Optional[str],
@@ -229,31 +233,30 @@ def _evaluate(
 
     # A model that cannot be calibrated is refused before the evaluation, not after it.
     scores = calibration.scores_of(config, calibrate) if calibrate else None
-    matches: Dict[str, Any] = {}
     with writing.writable_folder(folder, "model_dir"):
-        results = evaluate(matches=matches) if calibrate else evaluate()
-        for name, metrics in results.items():
-            console.say_metrics(f"evaluation {name}:", metrics, verbose=verbose)
+        evaluations = evaluate()
+        for evaluation in evaluations:
+            title = f"evaluation {evaluation.reader}:"
+            console.say_metrics(title, evaluation.metrics, verbose=verbose)
         if calibrate:
-            step = int(next(iter(results.values())).get("global_step", 0))
-            _calibrate(scores, calibrate, matches, folder, step)
+            # Exports use the thresholds and calibration of the first reader, too.
+            _calibrate(scores, calibrate, evaluations[0], folder)
 
 
-def _calibrate(scores: Any, kind: str, matches: Dict[str, Any], model_dir: str, step: int) -> None:
-    """Fits a calibration to the first reader's evaluation, writes it, and prints how to use it."""
+def _calibrate(scores: Any, kind: str, evaluation: Evaluation, model_dir: str) -> None:
+    """Fits a calibration to an evaluation, writes it, and prints how to use it."""
     from model_fn.evaluation import calibration
     from model_fn.evaluation.readers import evaluation_folder
 
-    # Exports use the thresholds and calibration of the first reader, too.
-    reader, class_matches = next(iter(matches.items()))
-    calibrated = calibration.make(kind, class_matches, scores)
-    folder = evaluation_folder(model_dir, reader)
-    text, picture = calibration.write(calibrated, scores, folder, step)
+    assert evaluation.matches is not None
+    calibrated = calibration.make(kind, evaluation.matches, scores)
+    folder = evaluation_folder(model_dir, evaluation.reader)
+    text, picture = calibration.write(calibrated, scores, folder, evaluation.step)
     before, after = calibrated.before.expected_error, calibrated.after.expected_error
     held_out = calibrated.held_out_error
     held_out_text = "" if held_out is None else f", {held_out:.4f} on images it is not fitted to"
     detections = printing.counted(calibrated.before.counts.sum(), "detection")
-    console.print_line(f"{kind} of {detections} of {reader!r}:")
+    console.print_line(f"{kind} of {detections} of {evaluation.reader!r}:")
     console.print_line(
         f"  expected calibration error {before:.4f} before, {after:.4f} after{held_out_text}"
     )

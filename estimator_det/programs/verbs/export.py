@@ -212,7 +212,7 @@ def _report(export: Any, formats: Sequence[str]) -> None:
     from exporters.formats.check import describe
 
     for each in export.models:
-        compared = "not compared: it does not make detections of one color image"
+        compared = "not compared: it does not take one color image and return detections"
         if each.difference is not None:
             compared = describe(each.difference)
         size = f"{each.num_bytes / 1e6:.1f} MB"

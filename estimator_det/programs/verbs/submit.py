@@ -203,7 +203,7 @@ def _job(options: argparse.Namespace) -> jobs.Job:
     )
 
 
-def _pools(options: argparse.Namespace) -> Tuple[jobs.Pool, ...]:
+def _pools(options: argparse.Namespace) -> Tuple[jobs.MachinePool, ...]:
     machine_type = options.machine_type or _MACHINE_TYPE
     machine = jobs.Machine(machine_type)
     if options.accelerator:
@@ -220,8 +220,8 @@ def _pools(options: argparse.Namespace) -> Tuple[jobs.Pool, ...]:
         (jobs.PARAMETER_SERVER, server, options.parameter_servers),
         (jobs.EVALUATOR, machine, options.evaluators),
     )
-    others = [jobs.Pool(role, kind, count) for role, kind, count in counts if count]
-    return (jobs.Pool(jobs.CHIEF, machine, 1), *others)
+    others = [jobs.MachinePool(role, kind, count) for role, kind, count in counts if count]
+    return (jobs.MachinePool(jobs.CHIEF, machine, 1), *others)
 
 
 def _check_options(options: argparse.Namespace) -> None:

@@ -183,7 +183,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
 
 def run(options: argparse.Namespace) -> None:
     from estimator_det.config import files, pipeline
-    from model_fn.runs import cluster
+    from model_fn.runs import cluster, roles
 
     if options.rescale_schedule and not options.num_train_steps:
         raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
@@ -200,7 +200,7 @@ def run(options: argparse.Namespace) -> None:
         config = pipeline.override(config, num_train_steps=options.num_train_steps)
     members = cluster.read_cluster()
     if train_options.loop is not None:
-        run_options.check_loop(config, train_options.loop)
+        roles.check_loop(config, train_options.loop, members)
         from model_fn.runs.backends import strategies
 
         # Devices cannot be set up any more once anything else uses TensorFlow.

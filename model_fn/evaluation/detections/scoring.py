@@ -6,13 +6,13 @@ import copy
 import logging
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from estimator_det.compat import eagerly, tf, tf1
 from estimator_det.console.printing import listed, plain, quoted
-from estimator_det.detectors.base import Detections
+from estimator_det.detectors.base import BatchDetections
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from inputs import pipeline as input_pipeline
@@ -24,10 +24,9 @@ from model_fn.evaluation import diagnostics, eval_ops, history
 from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, Wanted
-from model_fn.evaluation.history import Evaluation, Metrics
-from model_fn.evaluation.matching import Matches
+from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
-from model_fn.evaluation.report import EvaluationReport, report
+from model_fn.evaluation.report import EvaluationProgress, report
 from model_fn.events import event_writer, write_figures
 from model_fn.training.step import groundtruth_from_labels
 
@@ -40,7 +39,9 @@ _SHOWN = 3  # images that a message names
 _NUMBER_AT_END = re.compile(r"(?:^|_)0*(\d+)$")
 
 
-def config_of_records(records: Sequence[str], label_map: str) -> Any:
+def config_of_records(
+    records: Sequence[str], label_map: str
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A pipeline configuration that evaluates TFRecord files by the default metrics."""
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.model.ssd.num_classes = read_label_map(label_map).max_id
@@ -51,22 +52,19 @@ def config_of_records(records: Sequence[str], label_map: str) -> Any:
 
 
 def evaluate_detections(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     path: str,
     model_dir: str,
     *,
     on_training_data: bool = False,
-    matches: Optional[Dict[str, Matches]] = None,
-) -> Dict[str, Metrics]:
+) -> List[Evaluation]:
     """Evaluates the detections of a file on every evaluation reader, or on the training data.
 
-    Returns metrics by the name of the reader. Images keep the size that they have in the records.
-    Events, bad records and thresholds are written to `model_dir` as by an evaluation of a
-    checkpoint, and a line to `evaluations.jsonl`.
+    Images keep the size that they have in the records. Events, bad records and thresholds are
+    written to `model_dir` as by an evaluation of a checkpoint, and a line to `evaluations.jsonl`.
 
     Args:
         pipeline_config: `TrainEvalPipelineConfig` proto; of its model only `num_classes` counts.
-        matches: Gets the matches of each reader, by its name.
     """
     readers = named_readers(pipeline_config, on_training_data=on_training_data)
     categories = eval_ops.make_categories(pipeline_config)
@@ -78,7 +76,7 @@ def evaluate_detections(
         {c["id"]: c["name"] for c in categories},
         Wanted("masks" in needs, num_keypoints if "detection_keypoints" in needs else 0),
     )
-    metrics = {}
+    evaluations = []
     for name in readers:
         folder = evaluation_folder(model_dir, name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
@@ -89,10 +87,8 @@ def evaluate_detections(
         results = score(make_dataset, lookup.detections, pipeline_config)
         evaluation = _report(name, folder, results, lookup, faults)
         history.record(model_dir, evaluation)
-        metrics[name] = evaluation.metrics
-        if matches is not None:
-            matches[name] = results.matches
-    return metrics
+        evaluations.append(evaluation)
+    return evaluations
 
 
 def _report(
@@ -111,7 +107,7 @@ def _report(
 
 
 def original_images(
-    pipeline_config: Any,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     reader_name: str,
     fault_log: Optional[FaultLog] = None,
     *,
@@ -137,16 +133,16 @@ def original_images(
 
 def score(
     make_dataset: Callable[[], tf.data.Dataset],
-    detect: Callable[[Dict[str, np.ndarray]], Detections],
-    config: Any,
+    detect: Callable[[Dict[str, np.ndarray]], BatchDetections],
+    config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> Results:
     """The configured metrics of detections, image by image.
 
     Args:
         make_dataset: Batches of one image: (features, labels) under the keys of `inputs.schema`.
-        detect: Features of one image, as arrays -> `Detections` of a batch of one.
+        detect: Features of one image, as arrays -> `BatchDetections` of a batch of one.
     """
-    progress = EvaluationReport(batch_size=1)
+    progress = EvaluationProgress(batch_size=1)
     progress.begin()
     with eagerly():
         accumulator = Accumulator(config.eval_config, eval_ops.make_categories(config))
@@ -161,7 +157,7 @@ def score(
             has_masks = "masks" in accumulator.needs
             accumulator.add(eval_ops.evaluated_batch(*arrays, has_masks=has_masks))
             progress.after_run(None, None)
-    return accumulator.results()
+    return accumulator.results
 
 
 class Lookup:
@@ -174,7 +170,7 @@ class Lookup:
         self._used: Dict[int, Tuple[str, str]] = {}
         self._records_without: List[str] = []
 
-    def detections(self, features: Dict[str, np.ndarray]) -> Detections:
+    def detections(self, features: Dict[str, np.ndarray]) -> BatchDetections:
         """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
         names = features[schema.SOURCE_ID][0], features[schema.FILENAME][0]
         record = names[0].decode("utf-8", "replace"), names[1].decode("utf-8", "replace")
@@ -186,7 +182,7 @@ class Lookup:
             size = features[schema.ORIGINAL_SPATIAL_SHAPE][0].tolist()
             parts = self._file.image_detections(image, *size)
         boxes, scores, class_ids, masks, keypoints = (x[np.newaxis] for x in parts)
-        return Detections(
+        return BatchDetections(
             boxes=boxes,
             scores=scores,
             classes=class_ids - 1,

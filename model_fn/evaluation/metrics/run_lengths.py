@@ -14,7 +14,7 @@ from estimator_det.files.mask_regions import paste_mask, resize_mask, run_length
 RunLength = Dict[str, Any]  # {"size": [height, width], "counts": bytes}
 
 
-class Sizes(NamedTuple):
+class ImageSizes(NamedTuple):
     """Heights and widths of the images of a batch."""
 
     padded: Any  # int32 [2], of the network's input
@@ -29,7 +29,7 @@ class RunLengths(NamedTuple):
     groundtruth: List[List[RunLength]]
 
 
-def encode_masks(detected: Any, true: Any, batch: Any, sizes: Sizes) -> RunLengths:
+def encode_masks(detected: Any, true: Any, batch: Any, sizes: ImageSizes) -> RunLengths:
     """Masks of a batch of arrays as run lengths, which need little memory.
 
     Args:

@@ -9,7 +9,6 @@ belongs to a step.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import time
@@ -20,14 +19,13 @@ from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
-from model_fn.runs import task_watch
 from model_fn.runs.backends import strategies
-from model_fn.runs.backends.estimator import make_train_input_fn
-from model_fn.runs.backends.loop import LoopBackend, Take
+from model_fn.runs.backends.base import Training, make_train_input_fn
+from model_fn.runs.backends.loop import Call, LoopBackend
 from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
-from model_fn.runs.options import PARAMETER_SERVER, STEPS_OF_WORKER, LoopOptions, check_loop
+from model_fn.runs.options import STEPS_OF_WORKER
 from model_fn.runs.task_watch import Tasks, check_free
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 from model_fn.training.step import Tensors
@@ -41,36 +39,29 @@ _WorkerOutcome = Tuple[int, Outcome]  # by which worker
 
 
 class CoordinatorBackend(LoopBackend):
-    """The chief of such a cluster; `Backend` says what its methods do."""
+    """The chief of such a cluster."""
 
-    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
-        super().__init__(context, loop)
-        _report_unused(context.config.train_config)
-        _LOG.warning(
-            "Workers of a coordinator read records without Python: one that cannot be used ends "
-            "the run, whatever bad_records says"
-        )
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context)
         self._cluster = context.cluster
         self._workers = self._cluster.tasks(WORKER)
-        self.steps_per_call = loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
+        self._steps_per_call = self._loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
         self._watch = Tasks(context).watch
-
-    def _make_strategy(self) -> None:
-        """Does nothing yet: only a training that has steps left waits for its workers."""
+        self._was_connected = False
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[None]:
-        """Context manager: there are workers; a lost parameter server begins training again."""
-        if self._strategy is None:
+    def _connected(self) -> Iterator[Any]:
+        """Context manager: a strategy with workers; a lost parameter server begins again."""
+        if not self._was_connected:
             check_free(self._cluster)  # Later this process itself listens there.
+        self._was_connected = True
         secs, stop = self._context.options.task_timeout_secs, self._context.stop
-        distribution = strategies.connected(self._cluster, secs, stop)
-        self._loop = dataclasses.replace(self._loop, distribution=distribution)
-        super()._make_strategy()
+        strategy = strategies.connected(self._cluster, secs, stop)
+        self._check_replicas(strategy.num_replicas_in_sync)
         with self._watch.watching():
             try:
-                yield
+                yield strategy
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
                 if not failures.names_task(error):
                     raise  # For example, an error of storage.
@@ -101,14 +92,14 @@ class CoordinatorBackend(LoopBackend):
 
         return worker_input_fn
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        with self._connected():
-            super().train(input_fn, hooks)
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
+        with self._connected() as strategy:
+            self._train(strategy, input_fn, make_hooks)
         self._context.stop.raise_if_requested()
 
-    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
-        strategy = self._strategy
-
+    def _make_call(self, strategy: Any, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
         def worker_context(number: int, context: Any) -> Any:
             # In TensorFlow's context each worker is the only one.
             replicas = context.num_replicas_in_sync
@@ -153,8 +144,7 @@ class CoordinatorBackend(LoopBackend):
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome
 
-        self._graph = function.graph
-        return take
+        return Call(take, function.graph)
 
     def _steps_of_workers(
         self,
@@ -234,18 +224,3 @@ def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
         input_wait=tf.add_n([outcome.input_wait for outcome in outcomes]) / num_workers,
         positions=tuple(map(position_of, range(num_workers))),
     )
-
-
-def _report_unused(train_config: Any) -> None:
-    for field in ("replicas_to_aggregate", "startup_delay_steps"):
-        if train_config.HasField(field):
-            _LOG.warning("train_config.%s has no effect with strategy %s", field, PARAMETER_SERVER)
-
-
-def serve(context: RunContext) -> None:
-    """A worker or a parameter server, until training has ended and the chief has left."""
-    loop = context.options.loop
-    assert loop is not None
-    strategies.check_cluster(loop, context.cluster)
-    check_loop(context.config, loop)
-    task_watch.serve(context, context.cluster.readers[:1])

@@ -2,42 +2,67 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import logging
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from estimator_det.compat import estimator, tf, tf1
-from estimator_det.detectors.base import make_preprocessor
-from inputs import pipeline as input_pipeline
+from estimator_det.compat import tf, tf1
 from inputs.bad_records.log import FaultLog
-from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
+from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.checkpoints.variables import check_resumable
-from model_fn.evaluation.accumulator import OnResults
-from model_fn.model_fn import create_model_fn
-from model_fn.runs.backends import Evaluator
-from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
+from model_fn.model_fn import BuiltTraining, ModelFn, create_model_fn
+from model_fn.runs.backends.base import (
+    SUMMARY_STEPS,
+    Backend,
+    Training,
+    make_estimator,
+    make_train_input_fn,
+    network_type,
+)
+from model_fn.runs.cluster import Cluster
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16
-from model_fn.training.step import TrainGraph
-
-_LOG = logging.getLogger(__name__)
-
-SUMMARY_STEPS = 100  # between two summaries
-_TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
+from model_fn.training.step import TrainStep
 
 
 class HookAdapter(tf1.train.SessionRunHook):
-    """Turns what an Estimator's session does into calls of hooks."""
+    """The training of an Estimator: turns what its session does into calls of hooks.
 
-    def __init__(self, context: RunContext, graph: TrainGraph, hooks: Sequence[Hook]) -> None:
-        self._context, self._graph, self._hooks = context, graph, hooks
+    Args:
+        model_fn: The Estimator's, which has built the graph when the session begins.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        model_fn: ModelFn,
+        make_hooks: Callable[[Training], Sequence[Hook]],
+    ) -> None:
+        self._context, self._model_fn = context, model_fn
+        self._hooks = make_hooks(self)
         self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
         self._step = 0  # after the last call
-        self.session: Any = None
+        self.session: Optional[tf1.Session] = None
+
+    @property
+    def _built(self) -> BuiltTraining:
+        assert self._model_fn.built is not None
+        return self._model_fn.built
+
+    @property
+    def _train_step(self) -> TrainStep:
+        assert self._built.step is not None
+        return self._built.step
+
+    def save(self, prefix: str) -> None:
+        self._built.saver.save(self.session, prefix, write_state=False)
+
+    def trained_names(self) -> List[str]:
+        return list(self._train_step.applied.gradients)
+
+    def graph_def(self) -> Any:
+        assert self.session is not None
+        return self.session.graph.as_graph_def(add_shapes=True)
 
     def begin(self) -> None:
         """Compares the graph with the checkpoint to resume from, before anything changes there."""
@@ -50,7 +75,7 @@ class HookAdapter(tf1.train.SessionRunHook):
                 check_resumable(latest, wanted, self._context.config.model)
 
     def _make_fetches(self) -> Any:
-        step = self._graph.step
+        step = self._train_step
         with tf.control_dependencies([step.applied.op]):
             step_after = tf.identity(self._global_step.read_value())
         # The same at every step: another set of fetches would make TensorFlow optimize again.
@@ -83,7 +108,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         is_due = is_chief and self._timer.should_trigger_for_step(self._step + 1)
         if is_due:
             self._timer.update_last_triggered_step(self._step + 1)
-        feeds = {self._graph.step.summary.is_due: is_due}
+        feeds = {self._train_step.summary.is_due: is_due}
         return tf1.train.SessionRunArgs(self._fetches, feed_dict=feeds)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -109,7 +134,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         )
         if result.is_finite:
             return result
-        return result._replace(num_taken=0, rejected=self._graph.step.rejected.arrays)
+        return result._replace(num_taken=0, rejected=self._train_step.rejected.arrays)
 
     def end(self, session: tf1.Session) -> None:
         step = int(session.run(self._global_step))
@@ -119,89 +144,6 @@ class HookAdapter(tf1.train.SessionRunHook):
 
 def _floats(values: Dict[str, Any]) -> Dict[str, float]:
     return {name: float(value) for name, value in values.items()}
-
-
-def make_estimator(
-    pipeline_config: Any,
-    model_dir: str,
-    *,
-    cluster: Cluster = SINGLE,
-    seed: Optional[int] = None,
-    graph: Optional[TrainGraph] = None,
-    handle_results: Optional[OnResults] = None,
-    checkpoint: Optional[str] = None,
-    compute_dtype: tf.DType = tf.float32,
-    **run_options: Any,
-) -> Any:
-    """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`.
-
-    It saves no checkpoints by itself: runs bring a hook for that.
-    """
-    if handle_results is not None:
-        run_options.setdefault("session_config", _evaluation_session())
-    with estimator_environment(cluster):
-        run_config = estimator.RunConfig(
-            model_dir=model_dir,
-            tf_random_seed=seed,
-            # The hooks of a run do that: an Estimator's fetch something else in some steps.
-            save_summary_steps=0,
-            log_step_count_steps=None,
-            **{"save_checkpoints_steps": None, "save_checkpoints_secs": None, **run_options},
-        )
-    model_fn = create_model_fn(
-        pipeline_config, graph=graph, handle_results=handle_results, compute_dtype=compute_dtype
-    )
-    return estimator.Estimator(model_fn, config=run_config, params={"checkpoint": checkpoint})
-
-
-def _evaluation_session() -> Optional[tf1.ConfigProto]:
-    """Without the graph optimizers that find nothing on CPUs; None for an Estimator's own."""
-    if tf.config.list_physical_devices("GPU"):
-        return None
-    config = tf1.ConfigProto(allow_soft_placement=True)
-    options = config.graph_options.rewrite_options
-    options.meta_optimizer_iterations = options.ONE  # An Estimator's own has this, too.
-    options.memory_optimization = options.NO_MEM_OPT
-    options.layout_optimizer = options.OFF
-    return config
-
-
-def network_type(context: RunContext) -> tf.DType:
-    """Type that the network of a training computes in."""
-    if context.options.is_for_tpu:
-        return tf.bfloat16 if context.config.train_config.use_bfloat16 else tf.float32
-    return _TYPES[context.options.precision or FLOAT32]
-
-
-def make_train_input_fn(
-    context: RunContext,
-    cursor: Optional[DataCursor],
-    first_step: int,
-    fault_log: FaultLog,
-    *,
-    shares_steps: bool = False,
-    **options: Any,
-) -> Callable[..., Any]:
-    """Builds the input function of a training by Estimator.
-
-    Args:
-        shares_steps: Other workers take steps, too, so that the step is not known.
-        **options: More of `create_train_input_fn`.
-    """
-    config, seed = copy.deepcopy(context.config), context.options.seed
-    # The report of a bad step names its images.
-    config.train_input_reader.include_source_id = True
-    input_fn: Callable[..., Any] = input_pipeline.create_train_input_fn(
-        config,
-        make_preprocessor(config.model),
-        seed=seed if cursor is not None else derived_seed(seed, FROM_STEP, first_step),
-        fault_log=fault_log,
-        cursor=cursor,
-        data_service=context.options.data_service,
-        first_step=None if shares_steps or context.options.data_service else first_step,
-        **options,
-    )
-    return input_fn
 
 
 def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
@@ -220,69 +162,47 @@ def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
     return config
 
 
-class EstimatorBackend:
-    """An Estimator in this process; `Backend` says what its methods do."""
-
-    _adapter: HookAdapter  # adapter of the training that runs
+class EstimatorBackend(Backend):
+    """An Estimator in this process."""
 
     def __init__(self, context: RunContext) -> None:
-        self._context = context
-        self.position_files: Sequence[str] = (
-            [] if context.options.data_service else [position_file(context.cluster)]
-        )
-        if context.options.data_service is not None:
-            _LOG.warning(
-                "tf.data service: each record is read once an epoch as long as no data worker "
-                "fails; those that a failed one has not delivered are missing in that epoch. The "
-                "position in the data is not saved: a resumed run begins with a new epoch, in a "
-                "new order. A record that cannot be used ends the run, whatever bad_records says"
-            )
-        self._build_estimator: Callable[..., Any] = make_estimator
-        self.graph = TrainGraph(context.stop)
-
-    def running(self) -> ContextManager[None]:
-        return contextlib.nullcontext()
-
-    def common_step(self, own_step: int) -> int:
-        return own_step
+        has_position = context.options.data_service is None
+        super().__init__(context, [position_file(context.cluster)] if has_position else [])
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        adapter = HookAdapter(self._context, self.graph, hooks)
-        self._train(self._make_trainer(), input_fn, adapter)
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
+        self._train(input_fn, make_hooks)
 
-    def _make_trainer(self, **run_options: Any) -> Any:
-        return self._make_estimator(
-            cluster=self._context.cluster,
-            graph=self.graph,
-            compute_dtype=network_type(self._context),
-            session_config=_session_config(self._context.cluster),
+    def _train(
+        self,
+        input_fn: Callable[..., Any],
+        make_hooks: Callable[[Training], Sequence[Hook]],
+        **run_options: Any,
+    ) -> None:
+        context = self._context
+        model_fn = create_model_fn(
+            context.config, compute_dtype=network_type(context), stop=context.stop
+        )
+        trainer = make_estimator(
+            model_fn,
+            context.model_dir,
+            cluster=context.cluster,
+            seed=context.options.seed,
+            session_config=_session_config(context.cluster),
             **run_options,
         )
+        train_by(trainer, context, input_fn, HookAdapter(context, model_fn, make_hooks))
 
-    def _make_estimator(self, **arguments: Any) -> Any:
-        context = self._context
-        return self._build_estimator(
-            context.config, context.model_dir, seed=context.options.seed, **arguments
-        )
 
-    def _train(self, trainer: Any, input_fn: Callable[..., Any], adapter: HookAdapter) -> None:
-        self._adapter = adapter
-        users = [hook for hook in self._context.options.hooks if not isinstance(hook, Hook)]
-        trainer.train(input_fn, hooks=[*users, adapter], max_steps=self._context.num_steps)
-
-    def save(self, prefix: str) -> None:
-        self.graph.saver.save(self._adapter.session, prefix, write_state=False)
-
-    def trained_names(self) -> List[str]:
-        return list(self.graph.step.applied.gradients)
-
-    def graph_def(self) -> Any:
-        return self._adapter.session.graph.as_graph_def(add_shapes=True)
-
-    def evaluator(self) -> Evaluator:
-        return Evaluator(self._context.model_dir, self._make_estimator)
+def train_by(
+    trainer: Any, context: RunContext, input_fn: Callable[..., Any], adapter: HookAdapter
+) -> None:
+    """Trains by an Estimator, with the session hooks of users around the adapter."""
+    users = [hook for hook in context.options.hooks if not isinstance(hook, Hook)]
+    trainer.train(input_fn, hooks=[*users, adapter], max_steps=context.num_steps)

@@ -8,27 +8,38 @@ import functools
 import logging
 import os
 import signal
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+)
 
 import numpy as np
 
 from estimator_det.compat import global_seed, tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.repair import restoring
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
+from model_fn.runs import roles
 from model_fn.runs.backends import strategies, workers
-from model_fn.runs.backends.estimator import (
+from model_fn.runs.backends.base import (
     SUMMARY_STEPS,
-    EstimatorBackend,
+    Backend,
+    Training,
     make_train_input_fn,
     network_type,
 )
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.data_cursor import report_split
+from model_fn.runs.data_cursor import position_file, report_split
 from model_fn.runs.options import (
     LOCAL,
     MIXED_BFLOAT16,
@@ -37,10 +48,6 @@ from model_fn.runs.options import (
     TPU,
     LoopOptions,
     TpuOptions,
-    check_batch,
-    check_loop,
-    check_static,
-    check_tpu,
     static_batches,
 )
 from model_fn.runs.signals import Stopped
@@ -51,126 +58,60 @@ from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_
 _LOG = logging.getLogger(__name__)
 
 
-# Takes a number of steps, given `Outcome.stops` of this process; None if no step can be taken.
+# (number of steps, whether this process wants to stop and got a signal) -> outcome of the last
+# step; None if none was taken.
 Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
-class LoopBackend(EstimatorBackend):
-    """A TF2 loop in this process; evaluations and exports are those of an Estimator.
+class Call(NamedTuple):
+    """A call of the loop."""
 
-    `Backend` says what its methods do.
+    take: Take
+    graph: tf.Graph  # graph of a step
+
+
+class LoopTraining:
+    """The training of a loop.
+
+    Args:
+        state: Variables of the loop.
+        summarize: Serialized Summary of a call's last step.
+        steps_per_call: Steps between two returns to the hooks, at most.
+        agrees: True if the workers of a cluster take each step together.
     """
 
-    def __init__(self, context: RunContext, loop: LoopOptions) -> None:
-        for hook in context.options.hooks:
-            if not isinstance(hook, Hook):
-                raise ConfigError(
-                    "hooks",
-                    f"{type(hook).__name__} needs a session, and the TF2 loop has none",
-                    "Derive it from model_fn.Hook, or train without --strategy",
-                )
-        check_loop(context.config, loop)
-        super().__init__(context)
-        self._loop = loop
-        self.steps_per_call = loop.steps_per_call or 1
-        if self.steps_per_call > 1 and context.config.train_input_reader.num_epochs:
-            # Data that end within a call would hide the steps before their end.
-            _LOG.warning(
-                "steps_per_call is 1 instead of %d, because train_input_reader.num_epochs may end "
-                "the data within a call. To keep it, set num_epochs to 0 and end the training by "
-                "num_train_steps",
-                self.steps_per_call,
-            )
-            self.steps_per_call = 1
-        self._has_workers = loop.strategy == MULTI_WORKER
-        self._is_on_tpu = loop.strategy == TPU
-        self._compute_dtype = network_type(context)
-        self._strategy: Any = None
+    def __init__(
+        self,
+        context: RunContext,
+        call: Call,
+        state: LoopState,
+        summarize: Callable[[Outcome], bytes],
+        *,
+        steps_per_call: int,
+        agrees: bool,
+    ) -> None:
+        self._context, self._call, self._state = context, call, state
+        self._summarize, self._steps_per_call, self._agrees = summarize, steps_per_call, agrees
+        self._has_agreed = False  # that the run stops, with the other workers
+        self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
 
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Sets up devices, and TensorFlow's seed within."""
-        self._make_strategy()
-        before = global_seed()
-        tf.random.set_seed(self._context.options.seed)
-        try:
-            yield
-        finally:
-            tf.random.set_seed(before)
-
-    def _make_strategy(self) -> None:
-        secs = self._context.options.task_timeout_secs
-        self._strategy = strategies.set_up(self._loop, self._context.cluster, secs).distribution
-        number = self._strategy.num_replicas_in_sync
-        if self._is_on_tpu:
-            self._apply_tpu_constraints(number)
-        check_batch(self._context.config, self._loop, number)
-        _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
-        if self._compute_dtype == tf.float16 and not tf.config.list_logical_devices("GPU"):
-            _LOG.warning(
-                "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
-                "as in float32. Use %s, or leave --precision out",
-                MIXED_FLOAT16,
-                MIXED_BFLOAT16,
-            )
-
-    def _apply_tpu_constraints(self, num_cores: int) -> None:
-        config = static_batches(self._context.config)
-        tpu_options = TpuOptions(self._loop.tpu_name, num_shards=num_cores)
-        for finding in check_tpu(config, self._context.model_dir, tpu_options):
-            if finding.severity == "warning":
-                _LOG.warning("%s", finding)
-        self._context = dataclasses.replace(self._context, config=config)
-        if self._strategy.extended.num_hosts > 1:
-            # Each host reads a part of the records, and this process sees one position.
-            self.position_files = []
-
-    def _together(self) -> ContextManager[None]:
-        if not self._has_workers:
-            return contextlib.nullcontext()
-        return workers.together(self._context.cluster, self._context.options.task_timeout_secs)
-
-    def common_step(self, own_step: int) -> int:
-        if not self._has_workers:
-            return own_step
-        with self._together():
-            (step,) = first_worker_values(self._strategy, lambda: [tf.constant(own_step, tf.int64)])
-        workers.check_folder(self._context.model_dir)
-        return int(step)
-
-    def input_fn(
-        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
-    ) -> Callable[..., Any]:
-        model_dir = self._context.model_dir
-        return make_train_input_fn(
-            self._context,
-            next(iter(cursors), None),
-            first_step,
-            fault_log,
-            runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != LOCAL,
-            on_split=functools.partial(report_split, model_dir, self._context.cluster),
+    def save(self, prefix: str) -> None:
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        values = self._state.values()
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=list(values.values()),
         )
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        with self._together():
-            loop_step = LoopStep(
-                self._strategy,
-                self._context.config,
-                num_parts=self._loop.accumulate_steps,
-                compute_dtype=self._compute_dtype,
-                jit_compile=self._loop.jit_compile,
-            )
-            self._loop_step = loop_step
-            self._take_steps_of_call = self._make_call(loop_step, input_fn)
-            start(loop_step.state, self._context, has_copies=self._has_workers)
-            self._summary = LoopSummary(self._context.config.train_input_reader, loop_step)
-            self._has_agreed = False  # that the run stops, with the other workers
-            self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
-            step = self._take_steps(hooks, int(loop_step.global_step.numpy()))
-        for hook in hooks:  # Other workers may leave.
-            hook.end(step)
+    def trained_names(self) -> List[str]:
+        return self._state.trained_names
 
-    def _take_steps(self, hooks: Sequence[Hook], step: int) -> int:
+    def graph_def(self) -> Any:
+        return self._call.graph.as_graph_def(add_shapes=True)
+
+    def run(self, hooks: Sequence[Hook], step: int) -> int:
         """Calls until the last step, the end of the data, or a stop; returns the step there."""
         context, last = self._context, self._context.num_steps
         for hook in hooks:
@@ -189,19 +130,17 @@ class LoopBackend(EstimatorBackend):
     @property
     def _is_stopped(self) -> bool:
         """True if the run is to stop; workers stop together, after a call in which all learn it."""
-        return self._has_agreed if self._has_workers else self._context.stop.is_requested
+        return self._has_agreed if self._agrees else self._context.stop.is_requested
 
     def _take(self, step: int) -> Optional[StepResult]:
         """One call of the loop; None if it took no step."""
         # Calls end at multiples of these, so that reports and saves come at their steps.
-        every = (self.steps_per_call, self._context.options.checkpoints.steps)
+        every = (self._steps_per_call, self._context.options.checkpoints.steps)
         ends = [each * (step // each + 1) for each in every if each]
         stop, last = self._context.stop, self._context.num_steps
         num_steps = min([*ends, *([] if last is None else [last])]) - step
         try:
-            outcome = self._take_steps_of_call(
-                num_steps, (stop.is_requested, stop.cause is not None)
-            )
+            outcome = self._call.take(num_steps, (stop.is_requested, stop.cause is not None))
         except tf.errors.OutOfRangeError:
             _LOG.info("The data ended after step %d", step)
             return None
@@ -226,10 +165,120 @@ class LoopBackend(EstimatorBackend):
             input_wait=float(outcome.input_wait),
             positions=tf.nest.map_structure(np.asarray, outcome.positions),
             rejected={} if bool(outcome.is_finite) else _inputs(outcome.batches),
-            summary=self._summary(outcome) if is_due else b"",
+            summary=self._summarize(outcome) if is_due else b"",
         )
 
-    def _make_call(self, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Take:
+
+class LoopBackend(Backend):
+    """A TF2 loop in this process."""
+
+    def __init__(self, context: RunContext) -> None:
+        loop = context.options.loop
+        assert loop is not None
+        # None with parameter servers, which only a training with steps left waits for.
+        strategy: Any = strategies.set_up(
+            loop, context.cluster, context.options.task_timeout_secs
+        ).distribution
+        files = [position_file(context.cluster)]
+        if loop.strategy == TPU:
+            context = _for_tpu(context, loop, strategy.num_replicas_in_sync)
+            if strategy.extended.num_hosts > 1:
+                # Each host reads a part of the records, and this process sees one position.
+                files = []
+        super().__init__(context, files)
+        self._loop, self._strategy = loop, strategy
+        takes_single_steps = roles.takes_single_steps(context)
+        self._steps_per_call = 1 if takes_single_steps else loop.steps_per_call or 1
+        self._has_workers = loop.strategy == MULTI_WORKER
+        self._is_on_tpu = loop.strategy == TPU
+        if strategy is not None:
+            self._check_replicas(strategy.num_replicas_in_sync)
+
+    def _check_replicas(self, number: int) -> None:
+        roles.check_batch(self._context.config, self._loop, number)
+        _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
+        is_narrow = network_type(self._context) == tf.float16
+        if is_narrow and not tf.config.list_logical_devices("GPU"):
+            _LOG.warning(
+                "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
+                "as in float32. Use %s, or leave --precision out",
+                MIXED_FLOAT16,
+                MIXED_BFLOAT16,
+            )
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Context manager: sets TensorFlow's seed."""
+        before = global_seed()
+        tf.random.set_seed(self._context.options.seed)
+        try:
+            yield
+        finally:
+            tf.random.set_seed(before)
+
+    def _explaining_lost_workers(self) -> ContextManager[None]:
+        if not self._has_workers:
+            return contextlib.nullcontext()
+        secs = self._context.options.task_timeout_secs
+        return workers.explain_lost_workers(self._context.cluster, secs)
+
+    def common_step(self, own_step: int) -> int:
+        if not self._has_workers:
+            return own_step
+        with self._explaining_lost_workers():
+            (step,) = first_worker_values(self._strategy, lambda: [tf.constant(own_step, tf.int64)])
+        workers.check_folder(self._context.model_dir)
+        return int(step)
+
+    def input_fn(
+        self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
+    ) -> Callable[..., Any]:
+        model_dir = self._context.model_dir
+        return make_train_input_fn(
+            self._context,
+            next(iter(cursors), None),
+            first_step,
+            fault_log,
+            runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != LOCAL,
+            on_split=functools.partial(report_split, model_dir, self._context.cluster),
+        )
+
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
+        self._train(self._strategy, input_fn, make_hooks)
+
+    def _train(
+        self,
+        strategy: Any,
+        input_fn: Callable[..., Any],
+        make_hooks: Callable[[Training], Sequence[Hook]],
+    ) -> None:
+        context = self._context
+        with self._explaining_lost_workers():
+            loop_step = LoopStep(
+                strategy,
+                context.config,
+                num_parts=self._loop.accumulate_steps,
+                compute_dtype=network_type(context),
+                jit_compile=self._loop.jit_compile,
+            )
+            call = self._make_call(strategy, loop_step, input_fn)
+            start(loop_step.state, context, has_copies=self._has_workers)
+            training = LoopTraining(
+                context,
+                call,
+                loop_step.state,
+                LoopSummary(context.config.train_input_reader, loop_step),
+                steps_per_call=self._steps_per_call,
+                agrees=self._has_workers,
+            )
+            hooks = make_hooks(training)
+            step = training.run(hooks, int(loop_step.global_step.numpy()))
+        for hook in hooks:  # Other workers may leave.
+            hook.end(step)
+
+    def _make_call(self, strategy: Any, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
         """Builds the variables, and what a call of the loop executes."""
         # Texts, such as names of images, cannot go to a GPU.
         host_options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
@@ -242,38 +291,32 @@ class LoopBackend(EstimatorBackend):
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             return dataset.apply(endless)
 
-        distributed = self._strategy.distribute_datasets_from_function(worker_dataset, host_options)
+        distributed = strategy.distribute_datasets_from_function(worker_dataset, host_options)
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
-                check_static(used_by_step(specs))
+                roles.check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
         function = loop_step.function(
-            tf.type_spec_from_value(iterator), loops=self.steps_per_call > 1
+            tf.type_spec_from_value(iterator), loops=self._steps_per_call > 1
         )
 
         def take(num_steps: int, stops: Sequence[bool]) -> Outcome:
             stop_values = tf.constant([float(each) for each in stops])
             return function(iterator, tf.constant(num_steps), stop_values)
 
-        self._graph = function.graph
-        return take
+        return Call(take, function.graph)
 
-    def save(self, prefix: str) -> None:
-        tf.io.gfile.makedirs(os.path.dirname(prefix))
-        values = self._loop_step.state.values()
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(values),
-            shape_and_slices=[""] * len(values),
-            tensors=list(values.values()),
-        )
 
-    def trained_names(self) -> List[str]:
-        return self._loop_step.state.trained_names
-
-    def graph_def(self) -> Any:
-        return self._graph.as_graph_def(add_shapes=True)
+def _for_tpu(context: RunContext, loop: LoopOptions, num_cores: int) -> RunContext:
+    """The run with whole batches; warns of what slows a TPU down, and refuses what it cannot."""
+    config = static_batches(context.config)
+    for finding in roles.check_tpu(
+        config, context.model_dir, TpuOptions(loop.tpu_name, num_shards=num_cores)
+    ):
+        if finding.severity == "warning":
+            _LOG.warning("%s", finding)
+    return dataclasses.replace(context, config=config)
 
 
 def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:

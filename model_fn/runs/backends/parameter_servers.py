@@ -13,14 +13,13 @@ import logging
 import time
 from typing import Any, Callable, Sequence
 
-from estimator_det.compat import failures, tf, tf1, versions
-from estimator_det.config.text import ConfigError
+from estimator_det.compat import failures, tf, tf1
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
-from model_fn.runs import cluster as clusters
 from model_fn.runs import task_watch
-from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter, make_train_input_fn
+from model_fn.runs.backends.base import Training, make_train_input_fn
+from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split
 from model_fn.runs.task_watch import WAIT_SECS, Tasks
@@ -29,13 +28,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class ParameterServerBackend(EstimatorBackend):
-    """The chief or a worker of a cluster; `Backend` says what its methods do."""
+    """The chief or a worker of a cluster."""
 
     def __init__(self, context: RunContext) -> None:
-        check(context)
         super().__init__(context)
         self._cluster = context.cluster
-        _report_unused(context.config.train_config)
         self._tasks = Tasks(context)
 
     def input_fn(
@@ -60,12 +57,12 @@ class ParameterServerBackend(EstimatorBackend):
 
         return input_fn
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
         tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
         # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
         options = {} if is_chief else {"session_creation_timeout_secs": 1}
-        trainer = self._make_trainer(**options)
-        adapter = HookAdapter(self._context, self.graph, hooks)
         with tasks.watch.watching():
             assert tasks.server
             task_watch.wait_for(self._cluster, self._cluster.servers, stop)
@@ -74,7 +71,7 @@ class ParameterServerBackend(EstimatorBackend):
                 if stop.is_requested:
                     return
             try:
-                self._train(trainer, input_fn, adapter)
+                self._train(input_fn, make_hooks, **options)
             except tf.errors.DeadlineExceededError as error:
                 if not failures.lacks_variables(error):
                     raise
@@ -113,45 +110,3 @@ def _first_step(context: RunContext) -> int:
         return 0  # The first step needs them.
     delay = int(train.startup_delay_steps)
     return delay if context.num_steps is None else min(delay, context.num_steps)
-
-
-def serve(context: RunContext) -> None:
-    """A parameter server, until training has ended and the others have left."""
-    check(context)
-    task_watch.serve(context, context.cluster.readers)
-
-
-def _report_unused(train_config: Any) -> None:
-    """Logs the fields that are set and have no effect beside the others."""
-    delay, aggregate = "startup_delay_steps", "replicas_to_aggregate"
-    has_delay = train_config.HasField(delay) and train_config.startup_delay_steps
-    if train_config.sync_replicas and has_delay:
-        _LOG.warning(
-            "train_config.%s has no effect with sync_replicas: each step needs the workers", delay
-        )
-    if not train_config.sync_replicas and train_config.HasField(aggregate):
-        _LOG.warning("train_config.%s has no effect: sync_replicas is not set", aggregate)
-
-
-def check(context: RunContext) -> None:
-    """Refuses what does not work with parameter servers."""
-    clusters.check_for_parameter_servers(context.cluster)
-    if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
-        raise ConfigError(
-            clusters.VARIABLE,
-            "an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another "
-            "loop: estimator-det train --strategy parameter_server",
-        )
-    if context.options.data_service is not None:
-        raise ConfigError(
-            "tf_data_service",
-            "does not work in a cluster yet, whose tasks divide the records among them",
-            "Remove it, or train without a cluster",
-        )
-    if context.config.train_input_reader.num_epochs:
-        raise ConfigError(
-            "train_input_reader.num_epochs",
-            "in a cluster data do not end, for the workers would end at different steps",
-            "Set it to 0, and the end of training by train_config.num_steps",
-        )

@@ -8,7 +8,6 @@ import logging
 from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
-from estimator_det.config.text import ConfigError
 from model_fn.checkpoints.errors import RunError
 from model_fn.runs import cluster
 from model_fn.runs.backends import workers
@@ -16,7 +15,6 @@ from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
     LOCAL,
     MIRRORED,
-    MULTI_MACHINE_STRATEGIES,
     MULTI_WORKER,
     PARAMETER_SERVER,
     TPU,
@@ -33,7 +31,9 @@ class NoTpuError(RunError):
 
 
 @contextlib.contextmanager
-def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Iterator[None]:
+def tpu_lookup_errors(
+    name: Optional[str], zone: Optional[str], project: Optional[str]
+) -> Iterator[None]:
     """Context manager: errors of TensorFlow's search for a TPU become a `NoTpuError`."""
     try:
         yield
@@ -51,7 +51,7 @@ def finding(name: Optional[str], zone: Optional[str], project: Optional[str]) ->
 
 
 def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Any:
-    """TensorFlow's resolver of a TPU; called inside of `finding`."""
+    """TensorFlow's resolver of a TPU; called inside of `tpu_lookup_errors`."""
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
 
 
@@ -64,7 +64,6 @@ def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> Loo
     """
     if loop.distribution is not None or members.is_evaluator:
         return loop
-    check_cluster(loop, members)
     # Made by `connected`, which may have to make it again during a run.
     if loop.strategy == PARAMETER_SERVER:
         return loop
@@ -128,7 +127,7 @@ def connected(members: Cluster, task_timeout_secs: float, stop: Stop) -> Any:
 
 def _tpu(loop: LoopOptions) -> Any:
     name = loop.tpu_name
-    with finding(name, loop.tpu_zone, loop.gcp_project):
+    with tpu_lookup_errors(name, loop.tpu_zone, loop.gcp_project):
         resolver = make_resolver(name, loop.tpu_zone, loop.gcp_project)
         # On its own machine a TPU has no address. At another one TensorFlow waits without a limit.
         address = "" if name == LOCAL else resolver.master().rpartition("/")[2]
@@ -154,7 +153,7 @@ def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:
     resolver = _resolver(members, num_accelerators={"GPU": gpus})
     try:
         # A worker that ends while the others connect would leave them waiting.
-        with handlers_kept(), workers.together(members, task_timeout_secs):
+        with handlers_kept(), workers.explain_lost_workers(members, task_timeout_secs):
             limit_waiting(resolver, task_timeout_secs)
             return tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver)
     except RuntimeError as error:
@@ -179,39 +178,3 @@ def _logical_cpus(number: int) -> List[str]:
                     "they must be made before TensorFlow starts. Train in a new process"
                 ) from error
     return [device.name for device in tf.config.list_logical_devices("CPU")][:number]
-
-
-def check_cluster(loop: LoopOptions, members: Cluster) -> None:
-    """Refuses a cluster where the strategy has none, and the reverse."""
-    if loop.strategy in MULTI_MACHINE_STRATEGIES and members.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on the machines that "
-            f"{cluster.VARIABLE} lists, and it lists no others",
-            f"Set it, or use strategy {MIRRORED!r}",
-        )
-    if loop.strategy == PARAMETER_SERVER:
-        cluster.check_for_parameter_servers(members)
-        if not members.tasks(cluster.WORKER):
-            raise ConfigError(
-                cluster.VARIABLE,
-                f"cluster.worker is missing, and with strategy {loop.strategy!r} the "
-                "chief takes no steps itself",
-                "Add a worker",
-            )
-    elif loop.strategy == MULTI_WORKER:
-        servers = members.servers
-        if servers:
-            raise ConfigError(
-                cluster.VARIABLE,
-                f"cluster.ps has {len(servers)} tasks, and strategy {loop.strategy!r} has "
-                "no parameter servers",
-                f"Leave ps out of the cluster, or use strategy {PARAMETER_SERVER!r}",
-            )
-    elif not members.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on one machine, and {cluster.VARIABLE} "
-            "makes this process one of several",
-            f"Unset it, or use strategy {MULTI_WORKER!r}",
-        )

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
-from model_fn.evaluation.accumulator import OnResults, Results
-from model_fn.model_fn import create_model_fn
-from model_fn.runs import progress
-from model_fn.runs.backends import Evaluator, strategies
-from model_fn.runs.backends.estimator import EstimatorBackend, HookAdapter
+from model_fn.model_fn import ModelFn, create_model_fn
+from model_fn.runs import progress, roles
+from model_fn.runs.backends import strategies
+from model_fn.runs.backends.base import Backend, Training
+from model_fn.runs.backends.estimator import HookAdapter, train_by
 from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import TpuOptions, check_static, check_tpu, static_batches
+from model_fn.runs.options import TpuOptions, static_batches
 from model_fn.runs.progress import NotFiniteLossError
-from model_fn.training.step import TrainGraph
+from model_fn.training import tpu_step
 
 # Features that a train step reads; the rest would only fill the path from host to cores.
 FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
@@ -32,22 +32,24 @@ _UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on
 
 
 def make_estimator(
-    pipeline_config: Any,
+    model_fn: ModelFn,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     *,
     tpu: TpuOptions,
     seed: Optional[int] = None,
-    graph: Optional[TrainGraph] = None,
-    handle_results: Optional[OnResults] = None,
     checkpoint: Optional[str] = None,
 ) -> Any:
     """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
 
     It saves no checkpoints by itself: runs bring a hook for that.
+
+    Args:
+        model_fn: Made with `use_tpu`.
     """
-    check_tpu(pipeline_config, model_dir, tpu)
-    finding = strategies.finding(tpu.name, tpu.zone, tpu.project)
-    with estimator_environment(SINGLE), finding:
+    roles.check_tpu(pipeline_config, model_dir, tpu)
+    lookup_errors = strategies.tpu_lookup_errors(tpu.name, tpu.zone, tpu.project)
+    with estimator_environment(SINGLE), lookup_errors:
         resolver = None
         if not tpu.rehearses:
             resolver = strategies.make_resolver(tpu.name, tpu.zone, tpu.project)
@@ -70,7 +72,7 @@ def make_estimator(
         )
     evaluation_batch = pipeline_config.eval_config.batch_size
     return tpu_estimator.TPUEstimator(
-        create_model_fn(pipeline_config, use_tpu=True, graph=graph, handle_results=handle_results),
+        model_fn,
         config=run_config,
         params={"checkpoint": checkpoint},
         use_tpu=not tpu.rehearses,
@@ -82,17 +84,9 @@ def make_estimator(
     )
 
 
-# Restores functional loops. TPUEstimator puts the whole model into a loop; in a function, layers
-# with a regularizer cannot be built in bfloat16: the stand-in of a variable there has no name.
-_LOOPS = contextlib.ExitStack()
-
-
 @contextlib.contextmanager
-def running(tpu: TpuOptions) -> Iterator[None]:
-    """Context manager: a TPUEstimator can build its graph and train, and errors are explained."""
-    if tf1.control_flow_v2_enabled():
-        tf1.disable_control_flow_v2()
-        _LOOPS.callback(tf1.enable_control_flow_v2)
+def explained(tpu: TpuOptions) -> Iterator[None]:
+    """Context manager: errors of a TPUEstimator become errors of a run."""
     try:
         yield
     except tf.errors.InvalidArgumentError as error:
@@ -110,11 +104,11 @@ def running(tpu: TpuOptions) -> Iterator[None]:
             f"TPU {tpu.name!r} has no cores that this machine can reach. Is it running, and "
             "this its network? To try the run without one, rehearse it: --rehearse_tpu"
         ) from error
-    finally:
-        _LOOPS.close()
 
 
-def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..., Any]:
+def make_tpu_input_fn(
+    input_fn: Callable[..., Any], *, evaluates: bool = False
+) -> Callable[..., Any]:
     """An input function for `TPUEstimator`: batches of static shape, of what cores make use of.
 
     Each host reads its own part of the records; a batch is that of one core,
@@ -132,7 +126,7 @@ def fed(input_fn: Callable[..., Any], *, evaluates: bool = False) -> Callable[..
     def feed(params: Dict[str, Any]) -> tf.data.Dataset:
         dataset = input_fn(params, _part_of_host(params)).map(keep)
         for specs in dataset.element_spec:
-            check_static(specs)
+            roles.check_static(specs)
         return dataset
 
     return feed
@@ -151,63 +145,79 @@ class TpuAdapter(HookAdapter):
     """Calls hooks after each loop on the TPU; in a rehearsal, after each step.
 
     The scalars are those of the last step that arrived at the host.
+
+    Args:
+        restore_loops: Called when the graph is built, before its session runs.
     """
 
+    def __init__(
+        self,
+        context: RunContext,
+        model_fn: ModelFn,
+        make_hooks: Callable[[Training], Sequence[Hook]],
+        restore_loops: Callable[[], None],
+    ) -> None:
+        super().__init__(context, model_fn, make_hooks)
+        self._restore_loops = restore_loops
+
+    @property
+    def _host_values(self) -> tpu_step.HostValues:
+        assert self._built.host_values is not None
+        return self._built.host_values
+
     def _make_fetches(self) -> Any:
-        _LOOPS.close()  # The graph about to run is built.
-        self._graph.host_values.prepare()
+        self._restore_loops()
+        self._values = self._host_values.variable().read_value()
         return None
 
     def _arguments(self) -> Any:
         return None
 
     def _result(self, results: Any) -> StepResult:
-        step = int(self.session.run(self._global_step))
-        scalars = self._graph.host_values.read(self.session)
-        return StepResult(step, step - self._step, scalars)
+        assert self.session is not None
+        step, values = self.session.run([self._global_step, self._values])
+        return StepResult(int(step), int(step) - self._step, self._host_values.scalars(values))
 
 
-class TpuEvaluator(Evaluator):
-    """Evaluates whole batches of `eval_config.num_examples` images on the TPU; exports for CPU."""
-
-    def __init__(
-        self, pipeline_config: Any, model_dir: str, make_estimator: Callable[..., Any]
-    ) -> None:
-        config = pipeline_config.eval_config
-        self._steps = config.num_examples // max(config.batch_size, 1)
-        if not self._steps:
-            raise ConfigError(
-                "eval_config.num_examples",
-                f"is {config.num_examples}, less than a batch of {config.batch_size}: a "
-                "TPU must know how many images to evaluate",
-                "Set it to the number of images, or evaluate on this machine",
-            )
-        super().__init__(model_dir, make_estimator)
-
-    def evaluate(
-        self, input_fn: Callable[..., Any], **options: Any
-    ) -> Tuple[Dict[str, Any], Results]:
-        return super().evaluate(fed(input_fn, evaluates=True), steps=self._steps, **options)
+def evaluation_steps(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
+    """Number of whole batches in `eval_config.num_examples`, which a TPU must know."""
+    config = pipeline_config.eval_config
+    steps = config.num_examples // max(config.batch_size, 1)
+    if not steps:
+        raise ConfigError(
+            "eval_config.num_examples",
+            f"is {config.num_examples}, less than a batch of {config.batch_size}: a "
+            "TPU must know how many images to evaluate",
+            "Set it to the number of images, or evaluate on this machine",
+        )
+    return steps
 
 
-class TpuBackend(EstimatorBackend):
-    """A TPUEstimator, or its rehearsal on this machine; `Backend` says what its methods do."""
+class TpuBackend(Backend):
+    """A TPUEstimator, or its rehearsal on this machine."""
 
-    def __init__(self, context: RunContext, tpu: TpuOptions) -> None:
-        super().__init__(context)
-        self.position_files = []
-        self._tpu = tpu
-        self._build_estimator = functools.partial(make_estimator, tpu=tpu)
+    def __init__(self, context: RunContext) -> None:
+        super().__init__(context, position_files=[])
+        assert context.options.tpu is not None
+        self._tpu = context.options.tpu
+        self._functional_loops = contextlib.ExitStack()  # restores them when it is closed
 
-    def running(self) -> ContextManager[None]:
-        return running(self._tpu)
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        with explained(self._tpu), self._functional_loops:
+            # TPUEstimator puts the whole model into a loop. In a function, layers with a
+            # regularizer cannot be built in bfloat16: the stand-in of a variable has no name.
+            if tf1.control_flow_v2_enabled():
+                tf1.disable_control_flow_v2()
+                self._functional_loops.callback(tf1.enable_control_flow_v2)
+            yield
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         del cursors
         config = static_batches(self._context.config)
-        return fed(
+        return make_tpu_input_fn(
             input_pipeline.create_train_input_fn(
                 config,
                 make_preprocessor(config.model),
@@ -220,11 +230,14 @@ class TpuBackend(EstimatorBackend):
             )
         )
 
-    def train(self, input_fn: Callable[..., Any], hooks: Sequence[Hook]) -> None:
-        adapter = TpuAdapter(self._context, self.graph, hooks)
-        self._train(self._make_estimator(graph=self.graph), input_fn, adapter)
-
-    def evaluator(self) -> Evaluator:
-        if self._tpu.evaluates:
-            return TpuEvaluator(self._context.config, self._context.model_dir, self._make_estimator)
-        return super().evaluator()
+    def train(
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+    ) -> None:
+        context = self._context
+        model_fn = create_model_fn(context.config, use_tpu=True)
+        trainer = make_estimator(
+            model_fn, context.config, context.model_dir, tpu=self._tpu, seed=context.options.seed
+        )
+        # Evaluations during the training build graphs with functional loops.
+        adapter = TpuAdapter(context, model_fn, make_hooks, self._functional_loops.close)
+        train_by(trainer, context, input_fn, adapter)

@@ -91,7 +91,7 @@ def _silent(others: Sequence[Task], error: Any) -> str:
 
 
 @contextlib.contextmanager
-def together(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
+def explain_lost_workers(cluster: Cluster, task_timeout_secs: float) -> Iterator[None]:
     """Context manager: workers take steps together, and the loss of one ends the others.
 
     A worker that only waits is ended with the same message once another one was missing for too

@@ -8,7 +8,7 @@ import pytest
 
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.boxes.nms import kernels, multiclass
-from estimator_det.boxes.nms.rows import CodedBoxes
+from estimator_det.boxes.nms.coded_boxes import CodedBoxes
 from estimator_det.compat import tf
 from estimator_det.protos import post_processing_pb2
 from tests.conftest import golden_component

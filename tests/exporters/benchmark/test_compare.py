@@ -71,7 +71,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 @pytest.mark.usefixtures("in_this_process")
 def test_models_that_are_damaged(folder, records, capsys, monkeypatch):
-    def measured(task: measure.Task) -> Any:
+    def measured(task: measure.MeasureTask) -> Any:
         assert len(task.images) > 0 and not task.expected and task.batch_sizes == (1, 2)
         if task.name == "saved_model":
             raise RunError(f"{task.path} is damaged")

@@ -117,7 +117,7 @@ def test_proposals_may_change_places():
 
 
 def test_differences_above_the_tolerance_are_refused():
-    difference = check.Difference(0.1, 0.01, 5, 0.02, 0.002)
+    difference = check.ModelDifference(0.1, 0.01, 5, 0.02, 0.002)
     assert check.failure_reason("a.tflite", difference, Tolerance(0.1, 0.01)) is None
     usual = Tolerance(0.02, 0.002, uses_quantile=True)
     assert check.failure_reason("a.tflite", difference, usual) is None

@@ -164,7 +164,7 @@ def test_models_of_other_names(original, tmp_path):
             return tf.nn.conv2d(image, self.kernel, 1, "SAME")
 
     path = _saved(Other("block_1/kernel"), tmp_path / "keras")
-    _refused(None, path, "that Keras built", "1 variable named", "block_1/kernel", "TensorFlow 1")
+    _refused(None, path, "that Keras built", "1 variable named", "block_1/kernel", "'_model'")
     path = _saved(Other("block_1/weights"), tmp_path / "other")
     _refused(original, path, "0 of 6 layers of the model", "has layers such as Conv2D", "Keras")
 

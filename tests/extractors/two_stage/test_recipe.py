@@ -11,7 +11,8 @@ from google.protobuf import text_format
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.extractors.two_stage import recipe, searched
+from estimator_det.extractors.two_stage import recipe
+from estimator_det.extractors.two_stage.nasnet import stages as nasnet_stages
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS, make_extractor
 from estimator_det.nets import inception_resnet, nasnet, resnet
 from estimator_det.protos import faster_rcnn_pb2
@@ -21,8 +22,10 @@ RESNET, INCEPTION = "faster_rcnn_resnet50", "faster_rcnn_inception_v2"
 MOBILENET = "faster_rcnn_mobilenet_v1"
 INCEPTION_RESNET, NAS = "faster_rcnn_inception_resnet_v2", "faster_rcnn_nas"
 FIRST, SECOND = recipe.FIRST_STAGE_SCOPE, recipe.SECOND_STAGE_SCOPE
-TINY_CELL = nasnet.Cell(((nasnet.Step("max_pool", 3, 1), nasnet.Step("identity", 1, 0)),), (2,))
-TINY_NASNET = nasnet.Network(
+TINY_CELL = nasnet.Cell(
+    ((nasnet.CellStep("max_pool", 3, 1), nasnet.CellStep("identity", 1, 0)),), (2,)
+)
+TINY_NASNET = nasnet.NasNet(
     TINY_CELL, num_cells=6, depth=8, stem_depth=4, keep_paths=0.7, halving_cell=TINY_CELL
 )
 
@@ -118,7 +121,7 @@ def test_batch_norm_learns_if_asked_and_training(trains, is_training, learns):
 
 @pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_searched_networks_always_learn_in_the_first_stage(trains):
-    first, second = searched.stages(TINY_NASNET, ("Cell_2", "Cell_3"))
+    first, second = nasnet_stages(TINY_NASNET, ("Cell_2", "Cell_3"))
     options = recipe.ExtractorOptions(is_training=True, train_batch_norm=trains)
     entry = recipe.Recipe("", nasnet.arg_scope, first, second)
     extractor = recipe.RecipeExtractor(entry, options)

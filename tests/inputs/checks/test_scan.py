@@ -149,7 +149,7 @@ def test_paths_and_files_without_records(tmp_path):
     assert result.columns.num_images == result.num_records == 1
 
 
-def _die(policies: Any, task: scan.Task) -> None:
+def _die(policies: Any, task: scan.ScanTask) -> None:
     os._exit(1)
 
 

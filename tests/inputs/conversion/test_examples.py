@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf
 from inputs.conversion.examples import convert_image
 from inputs.conversion.images import ImageOptions
-from inputs.conversion.objects import ExampleOptions
+from inputs.conversion.objects import RecordOptions
 from inputs.datasets.source import AnnotatedImage, AnnotatedObject, SourceFault
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_images import rotated
@@ -33,7 +33,7 @@ def image_of(*things: AnnotatedObject, name: str = "a.png", **values) -> Annotat
 def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     folder = write(tmp_path, a=rotated(6))  # 10 x 6 in the file, 6 x 10 upright
     image = image_of(thing("cat", [0, 0, 10, 3]), height=10, width=6)
-    options = ExampleOptions(folder, IDS, ImageOptions(exif="apply"))
+    options = RecordOptions(folder, IDS, ImageOptions(exif="apply"))
     converted = convert_image(image, options)
     assert converted.row.size == (10, 6) and converted.is_encoded_again
     np.testing.assert_array_equal(converted.row.boxes, [[0, 0, 1, 0.5]])
@@ -49,7 +49,7 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
 def test_what_one_object_has_is_written_for_all(tmp_path):
     folder = write(tmp_path, a=samples.png(0, 10, 30))
     things = [thing("cat", [0, 0, 10, 3], area=7.0, difficult=True), thing("dog", [0, 0, 5, 12])]
-    converted = convert_image(image_of(*things), ExampleOptions(folder, IDS))
+    converted = convert_image(image_of(*things), RecordOptions(folder, IDS))
     feature = tf.train.Example.FromString(converted.serialized).features.feature
     np.testing.assert_allclose(feature["image/object/area"].float_list.value, [7, 60])
     assert feature["image/object/difficult"].int64_list.value == [1, 0]
@@ -78,11 +78,11 @@ def test_what_one_object_has_is_written_for_all(tmp_path):
 def test_faults(tmp_path, image, kind, action, message):
     jpeg = samples.png(1, 64, 64, "JPEG")
     folder = write(tmp_path, a=samples.png(0), j=jpeg[: len(jpeg) // 2] + b"\xff\xd9")
-    converted = convert_image(image, ExampleOptions(folder, IDS, clip_boxes=True))
+    converted = convert_image(image, RecordOptions(folder, IDS, clip_boxes=True))
     (fault,) = converted.faults
     assert (fault.kind, fault.action) == (kind, action) and message in fault.message
     assert bool(converted.serialized) == (converted.row is not None) == (kind != "no_image")
     assert converted.row is None or not converted.row.class_ids
     assert fault.sentence().isprintable() and len(fault.sentence()) < 6_000
-    header_alone = ExampleOptions(folder, IDS, ImageOptions(verify="header"))
+    header_alone = RecordOptions(folder, IDS, ImageOptions(verify="header"))
     assert kind != "corrupt_image" or not convert_image(image, header_alone).faults

@@ -106,7 +106,7 @@ def export(root: Any, conversion: Any, **options: Any) -> Dict[str, Any]:
     output = root / "back.json"
     given = {"label_map": conversion.label_map, **options}
     records = list(conversion.patterns.values())
-    to_coco.export_coco(to_coco.ExportOptions(records, str(output), **given))
+    to_coco.export_coco(to_coco.CocoOptions(records, str(output), **given))
     assert [path.name for path in root.glob("back.json*")] == ["back.json"]
     return json.loads(output.read_text())
 
@@ -172,7 +172,7 @@ def test_records_of_other_programs(tmp_path):
     writer.write_sharded([writer.make_example(encoded, labels, filename=n) for n in names], path, 1)
     writer.write_label_map({2: "dog"}, str(tmp_path / "map.pbtxt"))
     output = str(tmp_path / "x.json")
-    options = to_coco.ExportOptions([path + "-*"], output, str(tmp_path / "map.pbtxt"))
+    options = to_coco.CocoOptions([path + "-*"], output, str(tmp_path / "map.pbtxt"))
     assert to_coco.export_coco(options) == (2, 2)
     with open(output) as file:
         found = json.load(file)
@@ -209,7 +209,7 @@ def test_ids_that_repeat_are_not_kept(source_ids, object_ids, image_ids, annotat
     (tmp_path / "facts.json").write_text('{"categories": [{"id": 17, "name": "dog"}]}')
     output = tmp_path / "x.json"
     places = (str(tmp_path / name) for name in ("x.json", "map.pbtxt", "facts.json"))
-    to_coco.export_coco(to_coco.ExportOptions([str(tmp_path / "x.record-*")], *places))
+    to_coco.export_coco(to_coco.CocoOptions([str(tmp_path / "x.record-*")], *places))
     found = json.loads(output.read_text())
     assert [image["id"] for image in found["images"]] == image_ids
     assert [image["file_name"] for image in found["images"]] == list(source_ids)
@@ -241,7 +241,7 @@ def test_faults_of_records_are_reported_by_file_and_number(features, message, tm
     if features is None:
         path.write_bytes(path.read_bytes()[:-9] + b"damage...")
     writer.write_label_map({1: "dog"}, str(tmp_path / "map.pbtxt"))
-    options = to_coco.ExportOptions(
+    options = to_coco.CocoOptions(
         [str(path)], str(tmp_path / "x.json"), str(tmp_path / "map.pbtxt"),
         write_images="" if features else str(tmp_path / "images"),
     )  # fmt: skip

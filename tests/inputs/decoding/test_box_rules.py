@@ -10,8 +10,8 @@ from inputs.bad_records.kinds import BOX_FAULTS, CLIP, FAIL
 from inputs.decoding.box_rules import (
     NUMPY,
     TENSORFLOW,
-    Boxes,
     MaskExtents,
+    RecordBoxes,
     box_flags,
     correct_boxes,
     mask_extents,
@@ -50,7 +50,7 @@ def test_flags(ops, of_masks):
         masks = MaskExtents(array(sides), array(np.float32([0.1, 0.01])))
         sides = np.float32([BOX] * len(rows))
     ids, size = np.arange(1, len(rows) + 1), array(np.int64([10, 100]))
-    boxes = Boxes(array(sides), array(ids), array(ids), array(False), size, size, masks)
+    boxes = RecordBoxes(array(sides), array(ids), array(ids), array(False), size, size, masks)
     flags = {kind: np.asarray(flag) for kind, flag in box_flags(boxes, len(rows), ops).items()}
     found = [{kind for kind in flags if flags[kind][number]} for number in range(len(rows))]
     assert found == [faults for _, faults in rows]

@@ -37,7 +37,7 @@ def test_every_record_enters_the_model_once_an_epoch(
     files = [[f"{k:04d}" for k in range(begin, end)] for begin, end in zip(ends, ends[1:])]
     config = pipeline_of(tmp_path, files, "num_readers: 2 num_epochs: 1")
     config.train_config.batch_size = 32
-    splits: List[sharding.Split] = []
+    splits: List[sharding.WorkerParts] = []
     workers = [(num_workers, index) for index in range(num_workers)]
     seen = [_entering_model(config, worker, splits.append) for worker in workers]
     counts = collections.Counter(name for part in seen for name in part)
@@ -47,7 +47,7 @@ def test_every_record_enters_the_model_once_an_epoch(
 
 
 def test_the_split_in_words_and_as_json():
-    split = sharding.Split(3, [["a", "b", "c", "d"], ["e"]])
+    split = sharding.WorkerParts(3, [["a", "b", "c", "d"], ["e"]])
     assert split.describe(1) == (
         "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so an "
         "epoch of one is shorter than that of another); worker 2 of 3 reads one record in 3 of "

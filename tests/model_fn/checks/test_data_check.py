@@ -193,7 +193,7 @@ def test_no_path(config):
 
 def test_bars_of_text():
     names = ("a", "b", "c", "d")
-    table = tables.Table("title", "boxes", names, {"r": [0, 4, 1, 0], "s": [0, 0, 0, 0]})
+    table = tables.CountTable("title", "boxes", names, {"r": [0, 4, 1, 0], "s": [0, 0, 0, 0]})
     assert tables.text_bars(table, "r") == [
         "  title",
         f"    {'b':<26} {'█' * 32} {4:>9} {'80.0%':>6}",
@@ -240,6 +240,6 @@ def test_summaries_have_15_lines_at_most(no_anchors, config):
 
 @pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
 def test_many_names_are_cut_in_the_middle(count, num_lines):
-    table = tables.Table("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
+    table = tables.CountTable("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
     lines = tables.text_bars(table, "r")
     assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)

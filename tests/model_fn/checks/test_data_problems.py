@@ -92,6 +92,7 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
     shapes = np.array([[20.0, 20.0], [40.0, 80.0]])
     return Coverage(
         pixels=np.tile(pixels, [num, 1]),
+        class_ids=np.ones(num, int),
         best_iou=np.full(num, 0.3),
         num_anchors=np.array([int(i not in lost) for i in range(num)]),
         below=np.array([bool(r) for r in reasons]),
@@ -100,6 +101,7 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
         maps=[MapAnchors((4, 4), 16, shapes, num, 0.3)],
         input_sizes=[(100, 100)],
         threshold=0.5,
+        background=0.5,
         forced=forced,
     )
 

@@ -178,3 +178,17 @@ def test_what_cannot_be_read_is_left_to_other_checks(make_config, tmp_path):
     without.train_input_reader.ClearField("tf_record_input_reader")
     without.eval_input_reader[0].ClearField("label_map_path")
     assert not _foreign(without)
+
+
+@pytest.mark.parametrize("name", ["Aa", "aas", " aa "])  # case, plural, blanks
+def test_boxes_of_a_misspelt_class_are_a_counted_warning(tmp_path, name):
+    record, map_path = tmp_path / "a.record", tmp_path / "map.pbtxt"
+    examples.write(record, [example({**BOXES, "image/object/class/text": ["aa", name]})] * 3)
+    map_path.write_text(A.replace("'a'", "'aa'") + B)
+    readers = ("train_input_reader", "eval_input_reader")
+    config = _config(map_path, *(f"{reader}.{PATHS}=[{record}]" for reader in readers))
+    for problem in files.check_label_maps(read_subject(config)):
+        assert problem.severity == "warning"
+        assert f"of 6 boxes in a sample from {record}, 3 have class names" in problem.message
+        assert problem.message.endswith("; did you mean 'aa'?")
+    assert len(list(files.check_label_maps(read_subject(config)))) == 2

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from model_fn.checks import tpu_memory
-from model_fn.checks.tpu_memory import MARGIN, Block, CoreMemory, padded_size
+from model_fn.checks.tpu_memory import MARGIN, CoreMemory, TensorGroup, padded_size
 from tests.model_fn.checks.small import small_config
 
 FIT = [
@@ -38,7 +38,7 @@ def test_tiles_pad(shape, convolved, size):
 
 
 def test_total_of_hand_made_parts():
-    block = Block((2, 8, 128), 4, False)
+    block = TensorGroup((2, 8, 128), 4, False)
     memory = CoreMemory(
         variables=100, gradients=10, kept=[block, block], largest=block, batch=[block], images=2
     )

@@ -104,7 +104,7 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
     )
     backend = estimator.EstimatorBackend(context)
     with pytest.raises(progress.NotFiniteLossError) as raised:
-        backend.train(input_fn, progress.training_hooks(context, backend, None))
+        backend.train(input_fn, lambda training: progress.training_hooks(context, training, None))
     snapshots.message = str(raised.value)
     return snapshots
 

@@ -4,7 +4,7 @@ import pytest
 from estimator_det.compat import tf
 from inputs import schema
 from model_fn.drawing import batch_grid
-from model_fn.drawing.batch_grid import Cell
+from model_fn.drawing.batch_grid import GridCell
 from model_fn.drawing.boxes import sans
 
 
@@ -95,7 +95,7 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image():
     pixels[:, :25] = [200, 30, 30]
     mask = np.zeros([1, 50, 50])
     mask[:, 40:, 40:] = 1
-    cell = Cell(pixels, [50, 25], np.array([[0.2, 0.1, 0.8, 0.4]]), ["a"], [1], "name", mask)
+    cell = GridCell(pixels, [50, 25], np.array([[0.2, 0.1, 0.8, 0.4]]), ["a"], [1], "name", mask)
     page = batch_grid.draw_grid([cell] * 3, title="title", columns=2, side=100)
     assert page.size == (2 * 110 + 10, 10 + 34 + 2 * (100 + 40 + 10))
     shown = np.asarray(page)[44:144, 10:110].astype(int)
@@ -110,7 +110,7 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image():
 def test_page_of_nothing_and_long_names():
     with pytest.raises(ValueError, match="at least one"):
         batch_grid.draw_grid([])
-    cell = Cell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
+    cell = GridCell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
     page = batch_grid.draw_grid([cell], side=120)
     assert page.size == (140, 10 + 40 + 40 + 10)
     font = sans(12)

@@ -10,13 +10,13 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Detections, Groundtruth
+from estimator_det.detectors.base import BatchDetections, Groundtruth
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map
 from model_fn.drawing.boxes import _PALETTE
 from model_fn.evaluation import eval_ops
-from model_fn.evaluation.accumulator import Accumulator, Results
+from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS, chart_summary
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.pictures import IMAGES_TAG
@@ -61,10 +61,10 @@ def _groundtruth(**more: Any) -> Groundtruth:
     )
 
 
-def _detections() -> Detections:
+def _detections() -> BatchDetections:
     """Those of the groundtruth, classes from 0, as `postprocess` gives them."""
     boxes = tf.constant(_normalized(ORIGINAL))
-    return Detections(
+    return BatchDetections(
         boxes=boxes,
         scores=tf.constant([[0.9, 0.8], [0.7, 0.0]]),
         classes=tf.constant([[0.0, 1.0], [1.0, 0.0]]),
@@ -78,21 +78,18 @@ def _arrays(structure: Any) -> Any:
     return tf.nest.map_structure(lambda x: None if x is None else np.asarray(x), structure)
 
 
-def _batch(detections: Detections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
+def _batch(detections: BatchDetections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
     """The batch that metrics get."""
     sizes = eval_ops.sizes_of(features)
     return eval_ops.evaluated_batch(*_arrays((detections, groundtruth, sizes)))
 
 
-def _ops(detections: Detections, groundtruth: Groundtruth, features: Any, text: str = "") -> Any:
-    return eval_ops.evaluation_ops(
-        detections,
-        groundtruth,
-        features,
-        eval_config=text_format.Parse(text, eval_pb2.EvalConfig()),
-        categories=CATEGORIES,
-        handle_results=lambda _: None,
-    )
+def _ops(
+    detections: BatchDetections, groundtruth: Groundtruth, features: Any, text: str = ""
+) -> Any:
+    config = text_format.Parse(text, eval_pb2.EvalConfig())
+    feed = eval_ops.EvaluationFeed(config, CATEGORIES)
+    return feed.ops(detections, groundtruth, features)
 
 
 @pytest.mark.parametrize("sizes", [ORIGINAL, None])
@@ -150,24 +147,21 @@ def test_a_graph_gives_what_a_loop_gives():
     for _ in range(2):
         groundtruth = _groundtruth(is_crowd=tf.constant(crowd))
         loop.add(_batch(_detections(), groundtruth, _features()))
-    expected = loop.results()
-    received: List[Results] = []
+    expected = loop.results
+    feed = eval_ops.EvaluationFeed(config, CATEGORIES)
     with tf.Graph().as_default(), tf1.Session() as session:
-        make, tensors = eval_ops.eval_metrics(
+        make, tensors = feed.eval_metrics(
             _detections(),
             _groundtruth(is_crowd=tf.constant(crowd)),
             _features(),
-            eval_config=config,
-            categories=CATEGORIES,
             losses={"Loss/a": tf.constant(2.0), "Loss/total_loss": tf.constant(5.0)},
             learning_rate=tf.constant(0.25),
-            handle_results=received.append,
         )
         ops = make(*(tf.concat([tensor, tensor], 0) for tensor in tensors))
         session.run(tf1.local_variables_initializer())
         session.run([update for _, update in ops.values()])
         values = session.run({name: value for name, (value, _) in ops.items()})
-    (results,) = received
+    results = feed.accumulator.results
     assert results.metrics == expected.metrics
     assert results.details == expected.details and results.details["counts"]["images"] == 4
     assert results.matches.all_classes_merged().num_boxes == 4

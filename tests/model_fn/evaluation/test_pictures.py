@@ -13,12 +13,12 @@ from estimator_det.compat import tf1
 from estimator_det.protos import eval_pb2
 from model_fn.drawing.boxes import _PALETTE
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.run_lengths import Sizes
+from model_fn.evaluation.metrics.run_lengths import ImageSizes
 from model_fn.evaluation.pictures import Pictures
 from tests.model_fn.evaluation.metrics import hand
 
 PIXELS = np.zeros((1, 40, 60, 3), np.uint8)
-SIZES = Sizes(None, np.int32([[40, 60]]), np.int32([[40, 60]]))
+SIZES = ImageSizes(None, np.int32([[40, 60]]), np.int32([[40, 60]]))
 
 
 def drawn(
@@ -47,7 +47,7 @@ def test_first_images_are_drawn_without_padding():
     found = hand.image([], [(0.9, 1, 4, 6, 36, 54), (0.8, 2, 4, 6, 36, 54)])
     batch = EvaluatedBatch(*(None if x is None else np.repeat(x, 2, 0) for x in found))
     for _ in range(2):
-        pictures.add(batch, Sizes(None, sizes, sizes), np.ones((2, 40, 60, 3), np.uint8))
+        pictures.add(batch, ImageSizes(None, sizes, sizes), np.ones((2, 40, 60, 3), np.uint8))
     summary = tf1.Summary.FromString(pictures.summary())
     tags = [f"Detections_Left_Groundtruth_Right/{i}" for i in range(3)]
     assert [value.tag for value in summary.value] == tags
@@ -105,7 +105,7 @@ def test_boxes_are_drawn_where_they_are_in_an_image_that_was_resized():
         box = (0.9, 1, *(scale * side for side in (4, 6, 16, 20)))
         pictures = Pictures(eval_pb2.EvalConfig(num_visualizations=1), [{"id": 1, "name": "cat"}])
         size = np.int32([[20, 30]])
-        sizes = Sizes(None, size, size * scale)
+        sizes = ImageSizes(None, size, size * scale)
         pictures.add(hand.image([], [box]), sizes, np.ones((1, 20, 30, 3), np.uint8))
         return pictures.summary()
 

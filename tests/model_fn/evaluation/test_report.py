@@ -1,7 +1,7 @@
 import pytest
 
 from model_fn.evaluation.report import is_main, print_results
-from model_fn.evaluation.score_thresholds import Row
+from model_fn.evaluation.score_thresholds import ThresholdRow
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_the_line_of_an_evaluation(capsys, metrics, line):
     print_results("0", {**metrics, "global_step": 7})
     assert capsys.readouterr().err.strip() == f"evaluation '0' at step 7 | {line}"
     assert not is_main("Loss/total_loss") and is_main("DetectionBoxes_Precision/mAP")
-    row = Row("all classes", 4, 9, threshold=0.25, precision=1.0, recall=0.5, f1=2 / 3)
+    row = ThresholdRow("all classes", 4, 9, threshold=0.25, precision=1.0, recall=0.5, f1=2 / 3)
     print_results("0", {**metrics, "global_step": 7}, row)
     assert capsys.readouterr().err.endswith("| best F1 0.667 at score 0.250\n")

@@ -17,10 +17,18 @@ from estimator_det.config.text import ConfigError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.matching import ClassMatches
-from model_fn.evaluation.score_thresholds import Row, Table, best_f1, format_table, make_table
+from model_fn.evaluation.score_thresholds import (
+    ThresholdRow,
+    ThresholdTable,
+    best_f1,
+    format_table,
+    make_table,
+)
 from tests.model_fn.evaluation.test_matching import BOX, FAR, batch, matches_of
 
-TABLE = Table(Row("all classes", 9, 9, 0.5), (Row("cat\u202e", 9, 9, 0.25, class_id=3),))
+TABLE = ThresholdTable(
+    ThresholdRow("all classes", 9, 9, 0.5), (ThresholdRow("cat\u202e", 9, 9, 0.25, class_id=3),)
+)
 
 
 def judged(scores: list[float], correct: list[int], num_boxes: int) -> ClassMatches:
@@ -53,7 +61,7 @@ def test_best_f1(matches, threshold, precision, recall, f1):
 def test_without_boxes_or_correct_detections_no_threshold_is_best(matches, text):
     row = best_f1("cat", matches)
     assert row.threshold is row.precision is row.recall is row.f1 is None
-    assert text in format_table(Table(row, ()), "file")
+    assert text in format_table(ThresholdTable(row, ()), "file")
 
 
 def test_table_of_an_evaluation():
@@ -71,9 +79,12 @@ def test_table_of_an_evaluation():
 
 
 def test_printed_tables_are_short_and_escaped():
-    rows = [Row(f"class {k}", 100 - k, 5, 0.5, 0.25, 0.75, 0.375, class_id=k) for k in range(40)]
-    rows[3] = Row("\x1b[2J" + "x" * 5000, 300, 5, class_id=3)
-    text = format_table(Table(rows[0], tuple(rows)), "run/thresholds-2.json")
+    rows = [
+        ThresholdRow(f"class {k}", 100 - k, 5, 0.5, 0.25, 0.75, 0.375, class_id=k)
+        for k in range(40)
+    ]
+    rows[3] = ThresholdRow("\x1b[2J" + "x" * 5000, 300, 5, class_id=3)
+    text = format_table(ThresholdTable(rows[0], tuple(rows)), "run/thresholds-2.json")
     lines = text.splitlines()
     assert len(lines) == score_thresholds.MAX_ROWS_PRINTED + 3
     assert max(map(len, lines)) < 100

@@ -9,8 +9,9 @@ import pytest
 from estimator_det.compat import tf
 from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import score_thresholds
+from model_fn.model_fn import create_model_fn
 from model_fn.runs import best_checkpoints, runner
-from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions
 from model_fn.serving import saved_model
 from tests.model_fn import fake
@@ -55,10 +56,13 @@ def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, da
     elif damage == "no label map":
         path.write_text("item {")
     model_dir = str(tmp_path / "model")
-    trained = estimators.make_estimator(fake.pipeline_config(), model_dir, save_checkpoints_steps=1)
+    trained = make_estimator(
+        create_model_fn(fake.pipeline_config()), model_dir, save_checkpoints_steps=1
+    )
     trained.train(fake.train_input_fn, max_steps=1)
     with caplog.at_level(logging.WARNING, saved_model.__name__):
-        exported = best_checkpoints.export(_with_label_map(path), trained, "best")
+        context = fake.run_context(model_dir, _with_label_map(path))
+        exported = best_checkpoints.export(context, trained, "best")
     (warning,) = (record for record in caplog.records if record.name == saved_model.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert SavedModelDetector(exported).class_names == {}

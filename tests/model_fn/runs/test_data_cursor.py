@@ -9,7 +9,7 @@ from typing import Any, List, Optional
 import pytest
 
 from inputs.records.cursor import CursorState, StreamOffset
-from inputs.records.sharding import Split
+from inputs.records.sharding import WorkerParts
 from model_fn.checkpoints import find
 from model_fn.runs import data_cursor
 from model_fn.runs.cluster import Cluster, Task
@@ -122,7 +122,7 @@ JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
 
 def test_the_chief_writes_how_records_are_divided(tmp_path, caplog):
     caplog.set_level("INFO")
-    split = Split(3, [["a", "b", "c"]])
+    split = WorkerParts(3, [["a", "b", "c"]])
     for kind in ("worker", "chief"):
         report_split(str(tmp_path), Cluster(JOBS, Task(kind, 0)), split)
         assert (tmp_path / SPLIT_FILE).exists() == (kind == "chief")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Dict, List
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -20,10 +20,9 @@ from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsE
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks.graphs import placeholders
 from model_fn.evaluation import history
-from model_fn.evaluation.accumulator import Results
-from model_fn.evaluation.diagnostics import EvalDiagnostics
+from model_fn.model_fn import create_model_fn
 from model_fn.runs import evaluator, runner
-from model_fn.runs.backends import estimator as estimators
+from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 from tests.checkpoints import save
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
@@ -63,7 +62,7 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     model_dir = str(tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         evaluator.evaluate(config, model_dir)
-    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=2)
+    estimated = make_estimator(create_model_fn(config), model_dir, save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
     plain = evaluator.evaluate(config, model_dir)["0"]
     assert plain["global_step"] == 4
@@ -73,20 +72,13 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     averaged = evaluator.evaluate(config, str(tmp_path / "other"), checkpoint=model_dir)["0"]
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
-    found: Dict[str, Any] = {}
-    first = evaluator.evaluate(
-        config,
-        model_dir,
-        checkpoint=f"{model_dir}/model.ckpt-2",
-        on_training_data=True,
-        matches=found,
+    (first,) = evaluator.evaluate_checkpoint(
+        config, model_dir, checkpoint=f"{model_dir}/model.ckpt-2", on_training_data=True
     )
-    assert first["training_data"]["global_step"] == 2
+    assert (first.reader, first.step, first.metrics["global_step"]) == ("training_data", 2, 2)
     assert (tmp_path / "eval_training_data" / "thresholds-2.json").exists()
     # Each of two batches has two images of one box and one detection.
-    assert found["training_data"].all_classes_merged().num_boxes == len(
-        found["training_data"].classes()
-    )
+    assert first.matches.all_classes_merged().num_boxes == len(first.matches.classes())
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
     last = evaluator.continuous_eval(config, model_dir, AT_ONCE)
@@ -122,7 +114,7 @@ def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, ca
 
 def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     config = fake.pipeline_config()
-    estimated = estimators.make_estimator(config, str(tmp_path), save_checkpoints_steps=2)
+    estimated = make_estimator(create_model_fn(config), str(tmp_path), save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
     data = tmp_path / "model.ckpt-4.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:-4])
@@ -154,31 +146,27 @@ class _DeleteBeforeRestore(tf1.train.SessionRunHook):
 def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, monkeypatch, caplog):
     config = fake.pipeline_config()
     model_dir = str(tmp_path)
-    estimated = estimators.make_estimator(config, model_dir, save_checkpoints_steps=1)
+    estimated = make_estimator(create_model_fn(config), model_dir, save_checkpoints_steps=1)
     estimated.train(fake.train_input_fn, max_steps=4)
-    real = estimated.evaluate
     left = [1, 2, 3, 4]
-    results: List[Any] = []
 
     def name_latest() -> None:
         (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "model.ckpt-{left[0]}"')
 
-    def delete_first(input_fn: Any, hooks: Any, checkpoint_path: str, **options: Any) -> Any:
+    real = evaluator.EvaluationRun.evaluate_on
+
+    def delete_first(run: Any, reader: Any, checkpoint: str) -> Any:
         """Of four checkpoints two are deleted while their evaluation starts."""
         if len(left) in (3, 1):
-            results[-1](Results({}, *EvalDiagnostics([], 0.5).results()))
-            return {"global_step": left[0], "loss": 1.0}
-        hooks = [*hooks, _DeleteBeforeRestore(checkpoint_path)]
+            return history.Evaluation(reader.name, left[0], {"global_step": left[0]})
         del left[0]
-        name_latest()
-        return real(input_fn, hooks=hooks, checkpoint_path=checkpoint_path, **options)
+        with monkeypatch.context() as patch:
+            hook = _DeleteBeforeRestore(checkpoint)
+            patch.setattr(evaluator, "_EndPreparation", lambda _: hook)
+            name_latest()
+            return real(run, reader, checkpoint)
 
-    def make_estimator(*_: Any, handle_results: Any, **options: Any) -> Any:
-        results.append(handle_results)
-        return estimated
-
-    monkeypatch.setattr(estimated, "evaluate", delete_first)
-    monkeypatch.setattr(evaluator, "make_estimator", make_estimator)
+    monkeypatch.setattr(evaluator.EvaluationRun, "evaluate_on", delete_first)
     name_latest()
     assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
     assert "model.ckpt-1 was deleted before it was read" in caplog.text
@@ -230,11 +218,11 @@ def test_the_last_checkpoint_is_evaluated_however_soon_training_ends_after_it(mo
 def test_continuous_eval_retries(readers, monkeypatch, error):
     calls: List[str] = []
 
-    def broken(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+    def broken(run: Any, reader: Any, checkpoint: str) -> Any:
         calls.append(checkpoint)
         raise error(None, None, "bad record")
 
-    monkeypatch.setattr(evaluator, "evaluate_reader", broken)
+    monkeypatch.setattr(evaluator.EvaluationRun, "evaluate_on", broken)
     monkeypatch.setattr(evaluator, "_appearing", lambda *_: iter("abc"))
     config = fake.pipeline_config()
     with pytest.raises(error, match="bad record"):
@@ -245,19 +233,15 @@ def test_continuous_eval_retries(readers, monkeypatch, error):
 
 def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluator, "export_best", lambda *_: None)
-    monkeypatch.setattr(evaluator, "check_class_names", lambda *_: None)  # There are no records.
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'blossom' }")
     config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
     config.eval_input_reader[0].label_map_path = str(tmp_path / "map.pbtxt")
     for metric, best in (("DetectionBoxes_PerformanceByCategory/mAP/blossom", 2), ("loss", 1)):
         options = EvaluationOptions(best_metric=metric)
-        engine = evaluator.Evaluator(str(tmp_path), lambda: None)
-        evaluations = evaluator.Evaluations(
-            config, engine, evaluator.evaluation_readers(config), options
-        )
+        run = evaluator.EvaluationRun(fake.run_context(tmp_path, config, evaluation=options), [])
         for step, value in ((1, 0.1), (2, 0.9), (3, 0.5)):
             checkpoint = save(tmp_path, {"x": value}, step)
-            evaluations.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
+            run.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
         assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
 
 

@@ -7,18 +7,25 @@ from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.runs import options
-from model_fn.runs.options import MULTI_WORKER, PARAMETER_SERVER, LoopOptions, check_loop
+from model_fn.runs.cluster import SINGLE
+from model_fn.runs.options import MULTI_WORKER, PARAMETER_SERVER, LoopOptions
+from model_fn.runs.roles import check_batch, check_loop
 
 
 def test_simulated_quantization_is_refused():
     config = TrainEvalPipelineConfig()
     config.train_config.batch_size = 1
-    check_loop(config, LoopOptions())
+    check_loop(config, LoopOptions(), SINGLE)
     config.graph_rewriter.quantization.delay = 10
     with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization is not") as no:
-        check_loop(config, LoopOptions())
+        check_loop(config, LoopOptions(), SINGLE)
     (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
-    check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions())
+    check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions(), SINGLE)
+
+
+def _strategy(name: str) -> LoopOptions:
+    """Options whose strategy is there, so that the cluster does not matter."""
+    return LoopOptions(name, distribution=object())
 
 
 @pytest.mark.parametrize(
@@ -40,18 +47,18 @@ def test_simulated_quantization_is_refused():
 )
 def test_what_a_strategy_does_not_have(text, allowed, refused, message):
     config = text_format.Parse(text, TrainEvalPipelineConfig())
-    check_loop(config, LoopOptions(allowed))
+    check_loop(config, _strategy(allowed), SINGLE)
     with pytest.raises(ConfigError, match=message):
-        check_loop(config, LoopOptions(refused))
+        check_loop(config, _strategy(refused), SINGLE)
 
 
 def test_parts_of_a_batch_are_of_one_size():
     config = text_format.Parse("train_config { batch_size: 4 }", TrainEvalPipelineConfig())
     config.train_input_reader.drop_remainder = True
-    options.check_batch(config, LoopOptions(accumulate_steps=2), 2)
+    check_batch(config, LoopOptions(accumulate_steps=2), 2)
     config.train_input_reader.drop_remainder = False
     with pytest.raises(ConfigError, match=r"^train_input_reader\.drop_remainder is false: "):
-        options.check_batch(config, LoopOptions(accumulate_steps=2), 2)
+        check_batch(config, LoopOptions(accumulate_steps=2), 2)
 
 
 def test_a_tpu_has_the_precision_of_the_options():

@@ -95,7 +95,7 @@ def test_lines_on_a_terminal_without_size(monkeypatch):
 
 def test_evaluation_tells_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr(report, "REPORT_SECS", 0.0)
-    reporter = report.EvaluationReport(4)
+    reporter = report.EvaluationProgress(4)
     with tf.Graph().as_default():
         value = tf.constant(1.0)
         with tf1.train.SingularMonitoredSession(hooks=[reporter]) as session:

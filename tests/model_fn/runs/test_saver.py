@@ -15,7 +15,6 @@ from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
 from model_fn.runs import training_run
 from model_fn.runs.options import CheckpointOptions
-from model_fn.runs.runner import make_backend
 from model_fn.runs.signals import StopSignals
 from tests import checkpoints
 from tests.model_fn import fake
@@ -62,10 +61,15 @@ def _train(
     context = fake.run_context(folder, config, num_train_steps=max_steps, checkpoints=checkpoints)
     with StopSignals(context.stop) as signals:
         resumed = repair.prepare(str(folder))
-        backend = make_backend(context)
-        saver = saving.CheckpointSaver(context, backend, signals, lambda: None, resumed, {})
-        saver.evaluations = listener
-        backend.train(input_fn or fake.train_input_fn, [training_run._Start(signals), saver])
+        backend = fake.make_backend(context)
+
+        def make_hooks(training: Any) -> Any:
+            saver = saving.CheckpointSaver(
+                context, training, signals, lambda: None, resumed, {}, listener
+            )
+            return [training_run._Start(signals), saver]
+
+        backend.train(input_fn or fake.train_input_fn, make_hooks)
     return getattr(context.stop.cause, "signal_number", None)
 
 

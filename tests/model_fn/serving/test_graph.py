@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Context, Detections
+from estimator_det.detectors.base import BatchDetections, Context
 from model_fn.serving import graph
 
 
 def _detections():
-    return Detections(
+    return BatchDetections(
         boxes=tf.zeros([2, 5, 4]),
         scores=tf.zeros([2, 5]),
         classes=tf.constant(np.arange(10, dtype=np.float32).reshape(2, 5)),

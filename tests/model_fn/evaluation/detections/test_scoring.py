@@ -187,7 +187,8 @@ def test_golden_boxes_and_masks(tmp_path):
     config.eval_input_reader[0].mask_type = input_reader_pb2.PNG_MASKS
     path = tmp_path / "found.json"
     path.write_text(json.dumps(results))
-    (metrics,) = evaluate_detections(config, str(path), str(tmp_path / "run")).values()
+    (evaluation,) = evaluate_detections(config, str(path), str(tmp_path / "run"))
+    metrics = evaluation.metrics
     for case in ("coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8"):
         values = {name: x for name, x in golden.RESULTS[case].items() if x == x}
         assert len(values) >= 4

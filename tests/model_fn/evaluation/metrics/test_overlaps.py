@@ -9,7 +9,7 @@ from model_fn.evaluation.metrics.overlaps import (
     box_iou,
     mask_objects,
 )
-from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
+from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from tests.model_fn.evaluation.metrics import hand
 
 BOXES = np.float32([[0, 0, 10, 10], [0, 5, 10, 15], [20, 20, 30, 30], [5, 5, 5, 9], [9, 9, 2, 2]])
@@ -52,7 +52,7 @@ def test_frames_of_detections_and_groundtruth():
     inputs[0, 0, 12:] = 1  # in the padding, where nothing counts
     inputs[0, 1] = 1  # of a row that is padding
     detected = np.float32([[[[1, 0], [1, 0]], [[1, 1], [1, 1]]]])
-    sizes = Sizes(None, np.int32([[12, 10]]), np.int32([[24, 20]]))
+    sizes = ImageSizes(None, np.int32([[12, 10]]), np.int32([[24, 20]]))
     boxes = np.float32([[[4, 2, 12, 18], [0, 0, 24, 20]]])
     one = np.int32([1])
     batch = EvaluatedBatch(boxes, None, None, one, None, None, one)

@@ -14,7 +14,7 @@ from estimator_det.protos import eval_pb2
 from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.base import EVAL_FIELDS, chosen_metrics, has_class
-from model_fn.evaluation.metrics.run_lengths import Sizes, encode_masks
+from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from tests.conftest import golden_component
 from tests.faults import faults
 from tests.model_fn.evaluation.metrics import hand
@@ -234,7 +234,7 @@ def test_masks_as_a_model_finds_them():
     whole = np.float32([0, 0, height, width])
     boxes = np.broadcast_to(whole, (*batch.detection_scores.shape, 4))
     batch = batch._replace(detection_boxes=boxes)
-    encoded = encode_masks(*masks, batch, Sizes(None, sizes, sizes))
+    encoded = encode_masks(*masks, batch, ImageSizes(None, sizes, sizes))
     accumulator.add(batch._replace(masks=encoded))
     expected = {**settings["results"]["coco_masks"], **settings["results"]["pascal_masks"]}
-    assert accumulator.results().metrics == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert accumulator.results.metrics == pytest.approx(expected, rel=1e-6, nan_ok=True)

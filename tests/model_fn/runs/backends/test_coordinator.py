@@ -12,11 +12,10 @@ from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
 from inputs import schema
 from model_fn.checkpoints.errors import MissingTaskError, RunError
-from model_fn.runs import runner, task_watch
-from model_fn.runs.backends import coordinator, strategies
+from model_fn.runs import roles, runner, task_watch
+from model_fn.runs.backends import coordinator
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.options import PARAMETER_SERVER, CheckpointOptions, LoopOptions
-from model_fn.runs.runner import make_backend
 from model_fn.training.loop_step import Outcome
 from tests.model_fn import fake
 
@@ -32,7 +31,7 @@ def _in_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def _backend(folder: pathlib.Path, text: str = "", **settings: Any) -> Any:
     config = fake.pipeline_config(text)
     checkpoints = CheckpointOptions(steps=10)
-    return make_backend(
+    return fake.make_backend(
         fake.run_context(folder, config, checkpoints=checkpoints, loop=IN_LOOP, **settings)
     )
 
@@ -95,7 +94,7 @@ def _read(result: _Result) -> Any:
 
 def test_a_call_has_its_steps(tmp_path):
     backend, pool = _backend(tmp_path), _Pool(_good)
-    assert backend.steps_per_call == 32
+    assert backend._steps_per_call == 32
     taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
     assert [worker for worker, _ in taken] == [0, 1, 0, 1, 0, 1, 0]
     assert pool.most == 4  # two for each worker
@@ -191,7 +190,7 @@ def test_a_step_that_another_worker_took_over():
 def test_clusters_that_cannot_train(monkeypatch, jobs, message):
     fake.set_cluster(monkeypatch, jobs, next(iter(jobs)))
     with pytest.raises(ConfigError, match=message):
-        strategies.set_up(IN_LOOP, read_cluster(), 9.0)
+        roles.check_loop(fake.pipeline_config(), IN_LOOP, read_cluster())
 
 
 def test_fields_of_synchronous_replicas(tmp_path, caplog):

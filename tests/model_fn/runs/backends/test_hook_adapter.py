@@ -38,9 +38,9 @@ def _train(context: RunContext, values: List[float], gain: int, first: int = 0) 
         loss = tf.identity(loss)
         with tf.control_dependencies([loss]):
             train_op = tf.identity(tf1.assign_add(global_step, gain))
-        graph = fake.graph_with(train_op, loss=loss)
+        built: Any = fake.BuiltModelFn(train_op, loss=loss)
         scaffold = tf1.train.Scaffold(init_op=tf.group(global_step.initializer))
-        adapter = HookAdapter(context, graph, [notes])
+        adapter = HookAdapter(context, built, lambda _: [notes])
         with tf1.train.MonitoredSession(
             tf1.train.ChiefSessionCreator(scaffold), hooks=[_Assign(initial), adapter]
         ) as session:

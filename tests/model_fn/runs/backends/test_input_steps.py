@@ -10,7 +10,6 @@ import pytest
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from model_fn.runs.options import TpuOptions
-from model_fn.runs.runner import make_backend
 from tests.model_fn import fake
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
@@ -33,7 +32,7 @@ def input_fn(model_dir: pathlib.Path, on_tpu: Any = None) -> None:
     config = fake.pipeline_config()
     config.train_config.batch_size = 6
     context = fake.run_context(model_dir, config, num_train_steps=9, tpu=on_tpu)
-    make_backend(context).input_fn([], 4, FaultLog())
+    fake.make_backend(context).input_fn([], 4, FaultLog())
 
 
 def test_one_process_and_the_cores_of_a_tpu(asked, tmp_path):

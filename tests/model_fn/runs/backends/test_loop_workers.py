@@ -13,10 +13,10 @@ from estimator_det.compat import tf
 from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
 from model_fn.runs.backends import workers
-from model_fn.runs.backends.loop import LoopBackend
+from model_fn.runs.backends.loop import LoopTraining
+from model_fn.runs.backends.workers import explain_lost_workers
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.options import LoopOptions
 from model_fn.training.loop_state import first_worker_values
 from tests.model_fn import fake
 from tests.programs.clusters import free_addresses
@@ -84,14 +84,17 @@ def test_a_lost_worker_is_named(members):
         stack.enter_context(
             pytest.raises(MissingTaskError, match="cluster has lost worker 0: steps need")
         )
-        with workers.together(chief, 60):
+        with explain_lost_workers(chief, 60):
             raise tf.errors.InternalError(None, None, "Connection reset by peer")
 
 
 def test_other_errors_stay_what_they_are(members, monkeypatch):
     monkeypatch.setattr(workers, "is_listening", lambda address: True)
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
-    with pytest.raises(tf.errors.InternalError), workers.together(members("chief", 0), 60):
+    with (
+        pytest.raises(tf.errors.InternalError),
+        explain_lost_workers(members("chief", 0), 60),
+    ):
         raise tf.errors.InternalError(None, None, "a bug")
     for message, name in (
         ("Error reported from /job:worker/task:1: heartbeat timeout", "worker 1"),
@@ -99,7 +102,7 @@ def test_other_errors_stay_what_they_are(members, monkeypatch):
         ("Incarnation of /job:worker/replica:0/task:1 has changed", "a task"),
     ):
         raises = pytest.raises(MissingTaskError, match=f"has lost {name}, which hangs or has")
-        with raises, workers.together(members("chief", 0), 60):
+        with raises, explain_lost_workers(members("chief", 0), 60):
             raise tf.errors.UnavailableError(None, None, message)
 
 
@@ -111,14 +114,19 @@ def test_an_error_of_a_hook_is_no_lost_machine(members, monkeypatch, tmp_path):
     monkeypatch.setattr(workers, "is_listening", lambda address: True)
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
-    with raises, workers.together(members("chief", 0), 60):
-        LoopBackend(fake.run_context(tmp_path), LoopOptions())._take_steps([Saving()], 0)
+    with raises, explain_lost_workers(members("chief", 0), 60):
+        context, nothing = fake.run_context(tmp_path), [None] * 3
+        training = LoopTraining(context, *nothing, steps_per_call=1, agrees=False)
+        training.run([Saving()], 0)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
-    with raises, workers.together(members("chief", 0), 60):  # as of a record that a step reads
+    with (
+        raises,
+        explain_lost_workers(members("chief", 0), 60),
+    ):  # as of a record that a step reads
         message = "{{node Next}} HTTP 503 of the storage"
         raise tf.errors.UnavailableError(None, None, message)
     lost = pytest.raises(MissingTaskError, match=r"has lost a task.*Socket closed")
-    with lost, workers.together(members("chief", 0), 60):
+    with lost, explain_lost_workers(members("chief", 0), 60):
         message = "Socket closed\nAdditional information from remote target /job:worker/task:1"
         raise tf.errors.UnavailableError(None, None, message)
 

@@ -6,9 +6,9 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.text import ConfigError
+from model_fn.runs import roles
 from model_fn.runs.backends import parameter_servers
 from model_fn.runs.context import RunContext
-from model_fn.runs.runner import make_backend
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
@@ -18,31 +18,21 @@ def _context(folder: pathlib.Path, text: str = "") -> RunContext:
     return fake.run_context(folder, fake.pipeline_config(text), num_train_steps=100)
 
 
-def test_the_cluster_chooses_the_backend(monkeypatch, tmp_path):
-    for kind in ("chief", "worker"):
-        fake.set_cluster(monkeypatch, JOBS, kind)
-        made = make_backend(_context(tmp_path))
-        assert isinstance(made, parameter_servers.ParameterServerBackend)
-    fake.set_cluster(monkeypatch, JOBS, "evaluator")
-    made = make_backend(_context(tmp_path))
-    assert not isinstance(made, parameter_servers.ParameterServerBackend)
-
-
 def test_newer_tensorflow_is_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "chief")
     monkeypatch.setattr(tf, "__version__", "2.16.1")
     with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
-        make_backend(_context(tmp_path))
+        roles.find_role(_context(tmp_path))
 
 
 def test_data_that_end_are_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "worker")
     text = "train_input_reader { num_epochs: 2 }"
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs: in a cluster data do"):
-        make_backend(_context(tmp_path, text))
+        roles.find_role(_context(tmp_path, text))
     fake.set_cluster(monkeypatch, JOBS, "ps")
     with pytest.raises(ConfigError, match=r"^train_input_reader\.num_epochs"):
-        parameter_servers.serve(_context(tmp_path, text))
+        roles.find_role(_context(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +52,7 @@ def test_data_that_end_are_refused(monkeypatch, tmp_path):
 )
 def test_fields_without_effect_beside_others(monkeypatch, tmp_path, caplog, text, message):
     fake.set_cluster(monkeypatch, JOBS, "chief")
-    make_backend(_context(tmp_path, text))
+    roles.find_role(_context(tmp_path, text))
     assert message in caplog.text and bool(message) == bool(caplog.text)
 
 

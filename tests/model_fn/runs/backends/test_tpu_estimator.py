@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import importlib
+import json
 import pathlib
 from typing import Any, Dict, List, Tuple
 
@@ -14,14 +14,15 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.text import ConfigError
+from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn import model_fn
-from model_fn.runs import progress
+from model_fn.evaluation.report import scalars
+from model_fn.runs import evaluator, progress
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.options import TpuOptions
 from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import optimizers, tpu_step
-from model_fn.training.step import TrainGraph
 from tests.model_fn import fake
 
 FIT = """
@@ -50,19 +51,27 @@ def _input_fn(params: Dict[str, Any], input_context: Any = None) -> tf.data.Data
 
 
 def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -> Any:
-    """Trains; `reporting` are options of a `TrainingReport`."""
-    graph = TrainGraph()
-    runner = tpu.make_estimator(config, str(model_dir), tpu=REHEARSAL, seed=1, graph=graph)
-    hooks: List[Any] = [fake.SaverHook(str(model_dir), graph)]
-    if reporting:
-        context = fake.run_context(model_dir, config, num_train_steps=steps)
+    """Trains, and returns the TPUEstimator; `reporting` are options of a `TrainingReport`."""
+    context = fake.run_context(model_dir, config, num_train_steps=steps, seed=1, tpu=REHEARSAL)
+    backend = tpu.TpuBackend(context)
+
+    def make_hooks(training: Any) -> List[Any]:
+        saver = fake.SaveAtTheEnd(training, model_dir)
+        if not reporting:
+            return [saver]
         report = progress.TrainingReport(
             2, every_steps=2, on_bad_step=progress.describe_bad_loop, **reporting
         )
-        hooks.insert(0, tpu.TpuAdapter(context, graph, [report]))
-    with tpu.running(REHEARSAL):
-        runner.train(tpu.fed(_input_fn), hooks=hooks, max_steps=steps)
-    return runner
+        return [report, saver]
+
+    with backend.running():
+        backend.train(tpu.make_tpu_input_fn(_input_fn), make_hooks)
+    return _estimator(model_dir, config)
+
+
+def _estimator(model_dir: pathlib.Path, config: Any, on_tpu: TpuOptions = REHEARSAL) -> Any:
+    made = model_fn.create_model_fn(config, use_tpu=True)
+    return tpu.make_estimator(made, config, str(model_dir), tpu=on_tpu)
 
 
 def _scalars(model_dir: pathlib.Path) -> Dict[str, List[Tuple[int, float]]]:
@@ -117,17 +126,21 @@ def test_warm_start_reaches_variables_and_averages(tmp_path):
     np.testing.assert_array_equal(averages, expected)
 
 
-def test_evaluation_and_export_by_the_same_estimator(tmp_path):
+def test_evaluation_and_export_by_the_same_estimator(tmp_path, monkeypatch):
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
     _train(tmp_path, config, 2)
-    make_estimator = functools.partial(tpu.make_estimator, config, str(tmp_path), tpu=REHEARSAL)
-    evaluator = tpu.TpuEvaluator(config, str(tmp_path), make_estimator)
-    metrics, results = evaluator.evaluate(_input_fn, name="here")
-    assert results.details["counts"]["images"] == 4  # whole batches
+    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_: _input_fn)
+    on_tpu = dataclasses.replace(REHEARSAL, evaluates=True)
+    context = fake.run_context(tmp_path, config, tpu=on_tpu)
+    run = evaluator.EvaluationRun(context, evaluator.evaluation_readers(config))
+    (evaluation,) = run.evaluate(tf1.train.latest_checkpoint(str(tmp_path)))
+    metrics = evaluation.metrics
+    counts = json.loads((tmp_path / "eval_0" / "details-2.json").read_text())["counts"]
+    assert counts["images"] == 4  # whole batches
     plain = estimator.Estimator(
         model_fn.create_model_fn(config), str(tmp_path), params={"batch_size": 2}
     ).evaluate(_input_fn, steps=2)
-    assert metrics.keys() == plain.keys()
+    assert metrics.keys() == scalars(plain).keys()  # without pictures
     for name in ("Loss/total_loss", "learning_rate", "DetectionBoxes_Precision/mAP", "loss"):
         assert metrics[name] == pytest.approx(plain[name], rel=1e-6), name
 
@@ -136,13 +149,11 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path):
         given = {key: tf1.placeholder(value.dtype, value.shape) for key, value in features.items()}
         return estimator.export.ServingInputReceiver(given, given)
 
-    exported = evaluator.export_saved_model(str(tmp_path / "export"), receiver)
+    exported = _estimator(tmp_path, config).export_saved_model(str(tmp_path / "export"), receiver)
     loaded = tf.saved_model.load(tf.compat.as_str(exported))
     assert "detection_boxes" in loaded.signatures["serving_default"].structured_outputs
     with pytest.raises(ConfigError, match="num_examples is 1"):
-        tpu.TpuEvaluator(
-            _config("eval_config { batch_size: 2 num_examples: 1 }"), str(tmp_path), make_estimator
-        )
+        tpu.evaluation_steps(_config("eval_config { batch_size: 2 num_examples: 1 }"))
 
 
 def test_a_loss_that_is_not_finite_ends_the_training(tmp_path, monkeypatch):
@@ -152,21 +163,21 @@ def test_a_loss_that_is_not_finite_ends_the_training(tmp_path, monkeypatch):
 
 
 def test_reported_scalars_are_means_over_cores(tmp_path):
-    graph = TrainGraph()
-    make_spec = model_fn.create_model_fn(_config(), use_tpu=True, graph=graph)
-    run_config = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL).config
+    make_spec = model_fn.create_model_fn(_config(), use_tpu=True)
+    run_config = _estimator(tmp_path, _config()).config
     with tf.Graph().as_default(), tf1.Session() as session:
         batch = tf.nest.map_structure(tf.constant, fake.arrays())
         spec = make_spec(*batch, estimator.ModeKeys.TRAIN, {"use_tpu": False}, run_config)
         write, of_core = spec.host_call
         sent: Dict[str, Any] = {name: tf.constant([1.0, 4.0]) for name in of_core}
         written = write(**{**sent, tpu_step.STEP: tf.constant([2, 2], tf.int64)})
-        graph.host_values.prepare()
+        spec.scaffold_fn()
+        last = make_spec.built.host_values
         session.run([tf1.local_variables_initializer(), tf1.global_variables_initializer()])
         operations = session.graph.get_operations()
         session.run([each for each in operations if each.type == "CreateSummaryFileWriter"])
         session.run(written)
-        values = graph.host_values.read(session)
+        values = last.scalars(session.run(last.variable().read_value()))
     assert set(values) == set(of_core) - {tpu_step.STEP}
     assert set(values.values()) == {2.5}
     assert _scalars(tmp_path) == {name: [(2, 2.5)] for name in values}
@@ -200,7 +211,7 @@ def test_the_gradient_of_all_cores_is_clipped(monkeypatch):
 
 
 def test_batches_for_cores_are_static_and_hold_no_strings():
-    specs = tpu.fed(_input_fn)({"batch_size": 4}).element_spec
+    specs = tpu.make_tpu_input_fn(_input_fn)({"batch_size": 4}).element_spec
     assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu.FEATURES)
     for spec in tf.nest.flatten(specs):
         assert spec.dtype != tf.string and spec.shape.is_fully_defined() and spec.shape[0] == 4
@@ -209,7 +220,7 @@ def test_batches_for_cores_are_static_and_hold_no_strings():
         return _input_fn(params, input_context).unbatch().batch(2)
 
     with pytest.raises(ConfigError, match=r"image has shape \(None, 8, 8, 3\)"):
-        tpu.fed(open_shape)({"batch_size": 4})
+        tpu.make_tpu_input_fn(open_shape)({"batch_size": 4})
 
 
 def test_each_host_reads_its_part():
@@ -223,7 +234,7 @@ def test_each_host_reads_its_part():
         seen.append(input_context)
         return _input_fn(params)
 
-    tpu.fed(input_fn)({"batch_size": 4, "context": Context()})
+    tpu.make_tpu_input_fn(input_fn)({"batch_size": 4, "context": Context()})
     assert (seen[0].num_input_pipelines, seen[0].input_pipeline_id) == (4, 1)
     assert seen[0].get_per_replica_batch_size(4) == 4
 
@@ -231,32 +242,30 @@ def test_each_host_reads_its_part():
 def test_unfit_configurations_are_refused_with_the_edit(tmp_path):
     config = _config("model { ssd { inplace_batchnorm_update: false } }")
     with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
-        tpu.make_estimator(config, str(tmp_path), tpu=REHEARSAL)
+        _estimator(tmp_path, config)
     with pytest.raises(ConfigError, match=r"--model_dir: .* is not in Cloud Storage"):
-        tpu.make_estimator(_config(), str(tmp_path), tpu=TpuOptions(name="mine", num_shards=2))
+        _estimator(tmp_path, _config(), TpuOptions(name="mine", num_shards=2))
     with pytest.raises(ConfigError, match="do not divide by 8 cores"):
-        tpu.make_estimator(
-            _config(), str(tmp_path), tpu=dataclasses.replace(REHEARSAL, num_shards=8)
-        )
+        _estimator(tmp_path, _config(), dataclasses.replace(REHEARSAL, num_shards=8))
     with pytest.raises(ValueError, match="needs the TPU's name"):
         TpuOptions()
 
 
 def test_a_missing_tpu_is_told(tmp_path):
     on_tpu = TpuOptions(name="local", num_shards=2)
-    runner = tpu.make_estimator(_config(), str(tmp_path), tpu=on_tpu)
+    runner = _estimator(tmp_path, _config(), on_tpu)
     refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
-    with refused, tpu.running(on_tpu):
-        runner.train(tpu.fed(_input_fn), max_steps=1)
+    with refused, tpu.explained(on_tpu):
+        runner.train(tpu.make_tpu_input_fn(_input_fn), max_steps=1)
     diverged = pytest.raises(NotFiniteLossError, match=r"loop of 100 steps: Box/weights\. Lower")
-    with diverged, tpu.running(on_tpu):
+    with diverged, tpu.explained(on_tpu):
         raise tf.errors.InvalidArgumentError(
             None, None, "Gradient for Box/weights:0 is NaN : Tensor had NaN values"
         )
 
 
 def test_run_config(tmp_path):
-    runner = tpu.make_estimator(_config(), str(tmp_path), tpu=REHEARSAL)
+    runner = _estimator(tmp_path, _config())
     made = runner.config
     assert isinstance(made, tpu_estimator.RunConfig)
     assert made.tpu_config.iterations_per_loop == 2 and made.tpu_config.num_shards == 2
@@ -296,9 +305,10 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "_query_tpu_system_metadata", query)
     on_tpu = TpuOptions(name="local", num_shards=8, iterations_per_loop=50)
     hook = _TakeGraph()
-    with pytest.raises(_Built), tpu.running(on_tpu):
-        tpu.make_estimator(config, str(model_dir), tpu=on_tpu).train(
-            tpu.fed(_input_fn), hooks=[hook], max_steps=100
+    backend = tpu.TpuBackend(fake.run_context(model_dir, config, tpu=on_tpu))
+    with pytest.raises(_Built), backend.running():
+        _estimator(model_dir, config, on_tpu).train(
+            tpu.make_tpu_input_fn(_input_fn), hooks=[hook], max_steps=100
         )
     return hook.graph
 

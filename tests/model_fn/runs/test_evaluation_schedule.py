@@ -71,10 +71,10 @@ def test_evaluates_by_steps_and_stops_early(readers, tmp_path):
 
 
 def test_an_evaluation_saves_its_checkpoint(readers, tmp_path, monkeypatch):
-    def evaluate(config: Any, engine: Any, reader: Any, checkpoint: str, **_: Any) -> Any:
+    def evaluate(run: Any, reader: Any, checkpoint: str) -> Any:
         return history.Evaluation(reader.name, int(checkpoint.rpartition("-")[2]), {})
 
-    monkeypatch.setattr(evaluator, "evaluate_reader", evaluate)
+    monkeypatch.setattr(evaluator.EvaluationRun, "evaluate_on", evaluate)
     model_dir = str(tmp_path)
     evaluating = EvaluationOptions(export_final=False)
     config = fake.pipeline_config("eval_config { eval_interval_steps: 3 }")

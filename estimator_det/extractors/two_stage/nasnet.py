@@ -17,7 +17,7 @@ from estimator_det.nets.normalization import BATCH_NORMS
 MIN_SIZE = 3  # the first convolution is 3x3 and pads nothing
 
 
-def stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
+def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
     """Builds the first and second stage of a network that is cut after the second of two cells."""
     last = cells[1]
 
@@ -40,7 +40,7 @@ def stages(network: nasnet.Network, cells: Tuple[str, str]) -> Tuple[recipe.Stag
 
 
 def _register(
-    name: str, network: nasnet.Network, weight_decay: float, cells: Tuple[str, str]
+    name: str, network: nasnet.NasNet, weight_decay: float, cells: Tuple[str, str]
 ) -> None:
     first_stage, second_stage = stages(network, cells)
     recipe.register_recipe(

@@ -1,4 +1,4 @@
-"""Boxes of picks, which are read from tensors or decoded from codes.
+"""Boxes that are decoded only when they are picked, or given as tensors.
 
 Letters: B images, A anchors, C classes, q boxes per anchor (1, or C if each class has its own),
 S picks.

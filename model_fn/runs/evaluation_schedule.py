@@ -1,22 +1,24 @@
-"""Evaluations during training: when they run, and what follows from them."""
+"""Evaluations during training: when they run, and when they end it."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
+from typing import List, Optional
 
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
+from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.report import LINE, NOTHING, Metrics
-from model_fn.runs.backends import Evaluator
 from model_fn.runs.context import RunContext
-from model_fn.runs.evaluator import Evaluations, evaluation_readers
+from model_fn.runs.evaluator import EvaluationRun, evaluation_readers
 from model_fn.runs.training_end import last_step
 
 _LOG = logging.getLogger(__name__)
 
 
-class TrainingEvaluations:
+class EvaluationSchedule:
     """Evaluates checkpoints as they are saved, or when it is time, keeps the best, and exports.
 
     The training session waits meanwhile, and keeps its graph and its position in the data. What
@@ -24,7 +26,7 @@ class TrainingEvaluations:
     which checkpoint is best and when to stop.
     """
 
-    def __init__(self, context: RunContext, evaluator: Evaluator) -> None:
+    def __init__(self, context: RunContext) -> None:
         config, options = context.config, context.options.evaluation
         self._ended_step = last_step(context.model_dir)
         readers = evaluation_readers(config, sample_1_of_n=options.sample_1_of_n)
@@ -34,9 +36,14 @@ class TrainingEvaluations:
             )
         shown = LINE if context.options.progress else NOTHING
         self._first_reader = readers[0].name
-        self._evaluations = Evaluations(config, evaluator, readers, options, shown=shown)
+        self._run = EvaluationRun(context, readers, shown=shown)
+        self._run.check()
         self._model_dir, self._options = context.model_dir, options
         self._every_steps, self._throttle_secs = context.evaluation_steps, context.throttle_secs
+        self._history: List[Evaluation] = []  # on the first reader
+        self._evaluated_step: Optional[int] = None
+        # Step and time of the last evaluation, or of the start of training.
+        self._last_step, self._last_time = 0, 0.0
         self.metrics: Metrics = {}
 
     def begin(self, step: int) -> bool:
@@ -62,7 +69,7 @@ class TrainingEvaluations:
             self._evaluate(step)
         elif step == self._ended_step:
             return
-        self._evaluations.export_final()
+        self._run.export_final()
 
     def wants_checkpoint(self, step: int) -> bool:
         """True if a step of an evaluation is reached, now or since the last evaluation."""
@@ -79,10 +86,10 @@ class TrainingEvaluations:
         self._last_step, self._last_time = int(step), time.monotonic()
         self._evaluated_step = int(step)
         checkpoint = find_checkpoint(self._model_dir)
-        evaluations = self._evaluations.evaluate(checkpoint)
-        self._evaluations.keep(evaluations, checkpoint)
+        evaluations = self._run.evaluate(checkpoint)
+        self._run.keep(evaluations, checkpoint)
         self.metrics = evaluations[0].metrics
-        self._history.append(evaluations[0])
+        self._history.append(dataclasses.replace(evaluations[0], matches=None))  # They are large.
 
     def _is_exhausted(self) -> bool:
         """True if the metric has not improved in as many evaluations as `patience` allows."""
@@ -93,7 +100,7 @@ class TrainingEvaluations:
             self._history,
             options.best_metric,
             options.min_delta,
-            lower_is_better=self._evaluations.lower_is_better,
+            lower_is_better=self._run.lower_is_better,
         )
         if without < options.patience:
             return False

@@ -10,7 +10,7 @@ from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
-from estimator_det.nets import inverted_residual, nasnet, searched, spaghettinet
+from estimator_det.nets import inverted_residual, mobiledet, nasnet, spaghettinet
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.nets.necks import mnasfpn
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
@@ -18,12 +18,12 @@ from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.protos import ssd_pb2
 
 
-def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
+def mobiledet_recipe(scope: str, network: mobiledet.MobileDet) -> recipe.Recipe:
     """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
     return recipe.Recipe(
         scope=scope,
         base_scope=no_scope,
-        backbone=lambda inputs, options: searched.mobiledet(
+        backbone=lambda inputs, options: mobiledet.mobiledet(
             inputs, network, options.depth_multiplier
         ),
         pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
@@ -34,10 +34,10 @@ def mobiledet_recipe(scope: str, network: searched.Network) -> recipe.Recipe:
 
 
 for _type, _scope, _network in (
-    ("ssd_mobiledet_cpu", "MobileDetCPU", searched.CPU),
-    ("ssd_mobiledet_dsp", "MobileDetDSP", searched.DSP),
-    ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", searched.EDGETPU),
-    ("ssd_mobiledet_gpu", "MobileDetGPU", searched.GPU),
+    ("ssd_mobiledet_cpu", "MobileDetCPU", mobiledet.CPU),
+    ("ssd_mobiledet_dsp", "MobileDetDSP", mobiledet.DSP),
+    ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", mobiledet.EDGETPU),
+    ("ssd_mobiledet_gpu", "MobileDetGPU", mobiledet.GPU),
 ):
     recipe.register_recipe(_type, mobiledet_recipe(_scope, _network))
 
@@ -87,7 +87,7 @@ def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[s
         return inverted_residual.inverted_residual_net(
             inputs,
             inverted_residual.V2_LAYERS[:-1],
-            inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+            inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
             explicit_padding=options.use_explicit_padding,
         )
 
@@ -97,7 +97,7 @@ def _mnasfpn(
 ) -> Tuple[tf.Tensor, ...]:
     settings = mnasfpn.Options(
         depth=options.fpn.depth,
-        scale_depth=inverted_residual.rounded_depth(options.depth_multiplier, options.min_depth),
+        scale_depth=inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
         explicit_padding=options.use_explicit_padding,
     )
     with tf1.variable_scope("MnasFPN"):

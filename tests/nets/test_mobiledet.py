@@ -2,16 +2,16 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.nets import searched
+from estimator_det.nets import mobiledet
 from estimator_det.nets.layers import squeeze_excite
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
 def test_initializers():
     tf.random.set_seed(3)
-    whole = np.std(searched.he_normal([3, 3, 64, 64]))
+    whole = np.std(mobiledet.he_normal([3, 3, 64, 64]))
     assert whole == pytest.approx(np.sqrt(2 / (9 * 64)), rel=0.02)
-    depthwise = np.std(searched.he_depthwise(5)([5, 5, 512, 1]))
+    depthwise = np.std(mobiledet.he_depthwise(5)([5, 5, 512, 1]))
     assert depthwise == pytest.approx(np.sqrt(2 / 25), rel=0.02)
 
 
@@ -19,25 +19,25 @@ def test_initializers():
     ("layer", "widths"),
     [
         (
-            searched.Layer("IBN", 16, 5, expansion=3),
+            mobiledet.MobileDetLayer("IBN", 16, 5, expansion=3),
             [[1, 1, 16, 48], [5, 5, 48, 1], [1, 1, 48, 16]],
         ),
-        (searched.Layer("FusedConv", 16, expansion=4), [[3, 3, 16, 64], [1, 1, 64, 16]]),
+        (mobiledet.MobileDetLayer("FusedConv", 16, expansion=4), [[3, 3, 16, 64], [1, 1, 64, 16]]),
         (
-            searched.Layer("TuckerConv", 16, ranks=(0.5, 1.5)),
+            mobiledet.MobileDetLayer("TuckerConv", 16, ranks=(0.5, 1.5)),
             [[1, 1, 16, 8], [3, 3, 8, 24], [1, 1, 24, 16]],
         ),
-        (searched.Layer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
+        (mobiledet.MobileDetLayer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
     ],
 )
 def test_a_layer_adds_its_input(layer, widths):
     pixels = np.random.default_rng(0).normal(size=(2, 4, 5, 16)).astype(np.float32)
     for skip in (True, False):
-        network = searched.Network(16, ((layer._replace(skip=skip),),))
+        network = mobiledet.MobileDet(16, ((layer._replace(skip=skip),),))
         with tf.Graph().as_default(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
-            with tf1.variable_scope("L"), searched._arg_scope():
+            with tf1.variable_scope("L"), mobiledet._arg_scope():
                 row = network.stages[0][0]
-                found = searched._apply(tf.constant(pixels), row, 16, tf.nn.relu6, False)
+                found = mobiledet._apply(tf.constant(pixels), row, 16, tf.nn.relu6, False)
             kernels = [v for v in tf1.trainable_variables() if v.op.name.endswith("weights")]
             assert [v.shape.as_list() for v in kernels] == widths
             with tf1.Session() as session:
@@ -49,7 +49,7 @@ def test_a_layer_adds_its_input(layer, widths):
 
 def test_squeeze_excite_weighs_channels_by_their_means():
     pixels = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)  # means 2 and 3
-    with tf.Graph().as_default(), searched._arg_scope():
+    with tf.Graph().as_default(), mobiledet._arg_scope():
         found = squeeze_excite(tf.constant(pixels), 8, tf.nn.relu6, tf.nn.sigmoid)
         first, _, second, second_bias = tf1.trainable_variables()
         assert (first.shape, second.shape) == ((1, 1, 2, 8), (1, 1, 8, 2))

@@ -29,7 +29,7 @@ SQUEEZE = 0.25  # hidden channels of squeeze-and-excite per channel
 CUT_NARROWING = 0.87962566103423978
 
 
-class Layer(NamedTuple):
+class MobileDetLayer(NamedTuple):
     """One row of a table."""
 
     # Name of its variable scope: `IBN` (inverted bottleneck), `IBNNoExpansion`, `FusedConv` or
@@ -44,44 +44,44 @@ class Layer(NamedTuple):
     ranks: Tuple[float, float] = (0.25, 0.25)
 
 
-class Network(NamedTuple):
+class MobileDet(NamedTuple):
     """A backbone: a strided 3x3 convolution, then stages, each with an end point."""
 
     stem: int  # channels of the first convolution at depth multiplier 1
     # Rows by stage; stage n ends at the activation `Cn`, with 1/2^n of the resolution.
-    stages: Tuple[Tuple[Layer, ...], ...]
+    stages: Tuple[Tuple[MobileDetLayer, ...], ...]
     hard_swish: bool = False  # True for x * relu6(x + 3) / 6 as non-linearity, else relu6
     squeeze_excite: bool = False  # True if layers with depthwise kernels weight their channels
 
 
-def _ibn(depth: int, expansion: int, kernel: int = 3) -> Layer:
-    return Layer("IBN", depth, kernel, expansion=expansion)
+def _ibn(depth: int, expansion: int, kernel: int = 3) -> MobileDetLayer:
+    return MobileDetLayer("IBN", depth, kernel, expansion=expansion)
 
 
-def _fused(depth: int, expansion: int, kernel: int = 3) -> Layer:
-    return Layer("FusedConv", depth, kernel, expansion=expansion)
+def _fused(depth: int, expansion: int, kernel: int = 3) -> MobileDetLayer:
+    return MobileDetLayer("FusedConv", depth, kernel, expansion=expansion)
 
 
-def _tucker(depth: int, rank_in: float, rank_out: float) -> Layer:
-    return Layer("TuckerConv", depth, ranks=(rank_in, rank_out))
+def _tucker(depth: int, rank_in: float, rank_out: float) -> MobileDetLayer:
+    return MobileDetLayer("TuckerConv", depth, ranks=(rank_in, rank_out))
 
 
-def _plain(layer: Layer) -> Layer:
+def _plain(layer: MobileDetLayer) -> MobileDetLayer:
     """Copy of a layer without the sum with its input."""
     return layer._replace(skip=False)
 
 
-def _down(layer: Layer) -> Layer:
+def _down(layer: MobileDetLayer) -> MobileDetLayer:
     """Copy of a layer with stride 2 and without the sum."""
     return layer._replace(stride=2, skip=False)
 
 
-CPU = Network(
+CPU = MobileDet(
     stem=16,
     hard_swish=True,
     squeeze_excite=True,
     stages=(
-        (Layer("IBNNoExpansion", 8, skip=False),),
+        (MobileDetLayer("IBNNoExpansion", 8, skip=False),),
         (_down(_ibn(16, 4)),),
         (_down(_ibn(32, 8)), _ibn(32, 4), _ibn(32, 4), _ibn(32, 4)),
         (
@@ -95,10 +95,10 @@ CPU = Network(
     ),
 )
 
-DSP = Network(
+DSP = MobileDet(
     stem=32,
     stages=(
-        (Layer("IBNNoExpansion", 24, skip=False),),
+        (MobileDetLayer("IBNNoExpansion", 24, skip=False),),
         (_down(_fused(32, 4)), _fused(32, 4), _ibn(32, 4), _tucker(32, 0.25, 0.75)),
         (_down(_fused(64, 8)), _ibn(64, 4), _fused(64, 4), _fused(64, 4)),
         (
@@ -112,7 +112,7 @@ DSP = Network(
     ),
 )
 
-EDGETPU = Network(
+EDGETPU = MobileDet(
     stem=32,
     stages=(
         (_plain(_tucker(16, 0.25, 0.75)),),
@@ -129,7 +129,7 @@ EDGETPU = Network(
     ),
 )
 
-GPU = Network(
+GPU = MobileDet(
     stem=32,
     stages=(
         (_plain(_tucker(16, 0.25, 0.25)),),
@@ -144,7 +144,7 @@ GPU = Network(
 )
 
 
-def rounded_depth(depth: float, multiplier: float) -> int:
+def rounded_channels(depth: float, multiplier: float) -> int:
     """Channels of a layer: scaled, rounded (halves up) to a multiple of 8, and at least 8."""
     return max(int(depth * multiplier / MULTIPLE + 0.5) * MULTIPLE, MULTIPLE)
 
@@ -182,15 +182,17 @@ def _arg_scope() -> Iterator[None]:
 
 
 def _apply(
-    inputs: tf.Tensor, layer: Layer, depth: int, activation: Activation, excites: bool
+    inputs: tf.Tensor, layer: MobileDetLayer, depth: int, activation: Activation, excites: bool
 ) -> tf.Tensor:
     """Builds a row of a table: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     net = inputs
     spatial: Dict[str, Any] = {"stride": layer.stride, "activation_fn": activation}
     widened = net.shape[-1] * layer.expansion
     if layer.kind == "TuckerConv":
-        net = conv2d(net, rounded_depth(net.shape[-1], layer.ranks[0]), 1, activation_fn=activation)
-        net = conv2d(net, rounded_depth(depth, layer.ranks[1]), layer.kernel, **spatial)
+        net = conv2d(
+            net, rounded_channels(net.shape[-1], layer.ranks[0]), 1, activation_fn=activation
+        )
+        net = conv2d(net, rounded_channels(depth, layer.ranks[1]), layer.kernel, **spatial)
     elif layer.kind == "FusedConv":
         net = conv2d(net, widened, layer.kernel, **spatial)
     else:
@@ -199,7 +201,7 @@ def _apply(
         initializer = he_depthwise(layer.kernel)
         net = separable_conv2d(net, None, layer.kernel, weights_initializer=initializer, **spatial)
     if excites:
-        hidden = rounded_depth(net.shape[-1], SQUEEZE)
+        hidden = rounded_channels(net.shape[-1], SQUEEZE)
         with tf1.variable_scope("SqueezeExcite"):
             net = squeeze_excite(net, hidden, activation, tf.nn.sigmoid)
     net = conv2d(net, depth, 1, activation_fn=None)
@@ -207,7 +209,7 @@ def _apply(
 
 
 def mobiledet(
-    inputs: tf.Tensor, network: Network, depth_multiplier: float = 1.0
+    inputs: tf.Tensor, network: MobileDet, depth_multiplier: float = 1.0
 ) -> Dict[str, tf.Tensor]:
     """Builds a backbone in the open variable scope.
 
@@ -216,11 +218,11 @@ def mobiledet(
     activation: Activation = hard_swish if network.hard_swish else tf.nn.relu6
     end_points: Dict[str, tf.Tensor] = {}
     with _arg_scope():
-        stem = rounded_depth(network.stem, depth_multiplier)
+        stem = rounded_channels(network.stem, depth_multiplier)
         net = conv2d(inputs, stem, 3, stride=2, activation_fn=activation, scope="Conv")
         for number, stage in enumerate(network.stages, start=1):
             for layer in stage:
-                depth = rounded_depth(layer.depth, depth_multiplier)
+                depth = rounded_channels(layer.depth, depth_multiplier)
                 with tf1.variable_scope(None, layer.kind):  # `kind`, `kind_1`, and so on
                     net = _apply(net, layer, depth, activation, network.squeeze_excite)
             end_points[f"C{number}"] = net

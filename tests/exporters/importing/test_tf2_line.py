@@ -1,0 +1,97 @@
+"""A small network of the TF2 line: its checkpoints and SavedModels are imported and exported."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any, Dict, NamedTuple
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline
+from estimator_det.config.text import ConfigError
+from exporters import network
+from exporters.formats import resolve_formats, tf2_checkpoint
+from exporters.formats.export import export_formats
+from exporters.formats.saved_model import SavedModel
+from exporters.importing import importer
+from exporters.importing.own_model import build_own_model
+from tests.exporters.conftest import small_config
+
+TYPE = "model.ssd.feature_extractor.type"
+
+
+class Trained(NamedTuple):
+    config: Any
+    checkpoint: str
+    values: Dict[str, np.ndarray]  # by path
+    names: Dict[str, str]  # our names by path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    extractor = TYPE.rpartition(".")[0]
+    changes = [f"{TYPE}=ssd_mobilenet_v1_keras", f"{extractor}.num_layers=2"]
+    config = pipeline.apply_overrides(small_config(), changes)
+    own = build_own_model(config)
+    random = np.random.default_rng(0)
+    values = {
+        path: random.uniform(0.5, 1.5, own.shapes[name]).astype(np.float32)
+        for name, path in own.object_paths.items()
+    }
+    folder = tmp_path_factory.mktemp("trained")
+    tf2_checkpoint.write_checkpoint(str(folder), values)
+    names = {path: name for name, path in own.object_paths.items()}
+    return Trained(config, str(folder / "ckpt-0"), values, names)
+
+
+def _assert_imported(trained: Trained, source: str, path: str, folder: pathlib.Path) -> None:
+    published = importer.read_published(source, path)
+    imported = importer.import_model(published, trained.config, str(folder))
+    assert imported.warnings == []
+    reader = tf1.train.NewCheckpointReader(imported.checkpoint)
+    for key, value in trained.values.items():
+        np.testing.assert_array_equal(reader.get_tensor(trained.names[key]), value, key)
+
+
+@pytest.mark.parametrize("source", [tf2_checkpoint.NAME, importer.CHECKPOINT])
+def test_a_checkpoint_is_imported(source, trained, tmp_path):
+    _assert_imported(trained, source, trained.checkpoint, tmp_path / "imported")
+
+
+def test_an_export_writes_the_checkpoint_that_it_read(trained, tmp_path):
+    options = network.ExportOptions()
+    folder = str(tmp_path / "exported")
+    export_formats(
+        trained.config, trained.checkpoint, folder, resolve_formats([tf2_checkpoint.NAME]), options
+    )
+    reader = tf1.train.NewCheckpointReader(f"{folder}/{tf2_checkpoint.NAME}/ckpt-0")
+    for path, value in trained.values.items():
+        key = f"{path}/.ATTRIBUTES/VARIABLE_VALUE"
+        np.testing.assert_array_equal(reader.get_tensor(key), value, path)
+
+
+def test_a_saved_model_has_the_variables_of_its_checkpoint(trained, tmp_path):
+    """As exporter_main_v2.py writes it: the detector is the object `_model`."""
+    module = tf.Module()
+    module._model = tf2_checkpoint.tree(trained.values)["model"]
+    backbone = module._model._feature_extractor.classification_backbone
+    kernel = getattr(backbone, "layer_with_weights-0").kernel
+
+    @tf.function(input_signature=[tf.TensorSpec([1, 8, 8, 3], tf.float32)])
+    def detect(image: Any) -> Any:
+        return {"maps": tf.nn.conv2d(image, kernel, 2, "SAME")}
+
+    tf.saved_model.save(module, str(tmp_path / "saved"), {"serving_default": detect})
+    assert SavedModel().recognizes(str(tmp_path / "saved"))
+    _assert_imported(trained, "saved_model", str(tmp_path / "saved"), tmp_path / "imported")
+
+
+def test_the_other_line_is_refused(trained, tmp_path):
+    config = pipeline.apply_overrides(trained.config, [f"{TYPE}=ssd_mobilenet_v1"])
+    with pytest.raises(ConfigError, match="'ssd_mobilenet_v1' is a network of the TF1 line"):
+        tf2_checkpoint.Tf2Checkpoint().check(config, network.ExportOptions())
+    published = importer.read_published(tf2_checkpoint.NAME, trained.checkpoint)
+    with pytest.raises(ConfigError, match="object-based checkpoint of the TF2 line"):
+        importer.import_model(published, config, str(tmp_path / "imported"))

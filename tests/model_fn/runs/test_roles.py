@@ -1,0 +1,76 @@
+"""What a process does in a run, by the options and its task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from estimator_det.config.text import ConfigError
+from model_fn.runs import roles
+from model_fn.runs.cluster import SINGLE, Cluster, Task
+from model_fn.runs.options import EvaluationOptions, LoopOptions, TpuOptions
+from tests.model_fn import fake
+
+JOBS = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
+TPU = {"tpu": TpuOptions(rehearses=True)}
+ALONE, CHIEF, WORKER, SERVER, EVALUATOR = "", "chief", "worker", "ps", "evaluator"
+
+
+def _loop(strategy: str) -> Any:
+    return {"loop": LoopOptions(strategy)}
+
+
+@pytest.mark.parametrize(
+    ("options", "by_task"),
+    [
+        (
+            {},
+            {
+                ALONE: roles.ESTIMATOR,
+                CHIEF: roles.PARAMETER_SERVERS,
+                WORKER: roles.PARAMETER_SERVERS,
+                SERVER: roles.SERVES,
+                EVALUATOR: roles.EVALUATES,
+            },
+        ),
+        (TPU, {ALONE: roles.TPU_ESTIMATOR, EVALUATOR: roles.EVALUATES}),
+        (_loop("mirrored"), {ALONE: roles.LOOP, EVALUATOR: roles.EVALUATES}),
+        (
+            _loop("multi_worker_mirrored"),
+            {CHIEF: roles.LOOP, WORKER: roles.LOOP, EVALUATOR: roles.EVALUATES},
+        ),
+        (
+            _loop("parameter_server"),
+            {
+                CHIEF: roles.COORDINATOR,
+                WORKER: roles.SERVES,
+                SERVER: roles.SERVES,
+                EVALUATOR: roles.EVALUATES,
+            },
+        ),
+    ],
+)
+def test_options_and_task_decide(tmp_path, options, by_task):
+    has_servers = SERVER in by_task
+    jobs = JOBS if has_servers else {job: JOBS[job] for job in (CHIEF, WORKER)}
+    for task, role in by_task.items():
+        cluster = Cluster(jobs, Task(task, 0)) if task else SINGLE
+        assert roles.find_role(fake.run_context(tmp_path, cluster=cluster, **options)) == role
+
+
+def test_evaluations_beside_an_evaluator(tmp_path, caplog):
+    evaluation = EvaluationOptions(every_steps=5, on_training_data=True)
+    for task, evaluates, count in ((WORKER, True, 1), (WORKER, False, 0), (EVALUATOR, False, 2)):
+        caplog.clear()
+        cluster = Cluster(JOBS, Task(task, 0))
+        context = fake.run_context(tmp_path, cluster=cluster, evaluation=evaluation)
+        roles.find_role(context, evaluates=evaluates)
+        assert len(caplog.records) == count
+    assert "every_steps has no effect in a cluster: its evaluator evaluates each" in caplog.text
+
+
+def test_a_hook_of_a_session_is_refused_by_the_loop(tmp_path):
+    context = fake.run_context(tmp_path, hooks=[object()], **_loop("none"))
+    with pytest.raises(ConfigError, match="object needs a session, and the TF2 loop has none"):
+        roles.find_role(context)
