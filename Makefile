@@ -40,7 +40,7 @@ help:
 	@echo "                two TensorFlows: about an hour; CONTRIBUTING.md says when to run it"
 	@echo "make test-matrix    all tests on four TensorFlows and every Python that each runs on: hours"
 	@echo "make demo       train, evaluate, export and run a small detector; pictures in demo_output"
-	@echo "make docs       these pages and an API reference as a site in site/"
+	@echo "make docs       these pages, an API reference and all fields of configurations as a site in site/"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make format     put sources into the house format"

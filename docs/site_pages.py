@@ -1,4 +1,4 @@
-"""Hook of MkDocs: README, CONTRIBUTING and CHANGELOG of the top folder become pages of the site."""
+"""Hook of MkDocs: pages of the top folder, and the reference of the configuration."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pathlib
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+from estimator_det.config import reference
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = {
@@ -22,4 +24,5 @@ def on_files(files: Files, config: Any) -> Files:
         for name_on_site, target in PAGES.items():
             text = text.replace(f"]({name_on_site}", f"]({target}")
         files.append(File.generated(config, page, content=text))
+    files.append(File.generated(config, "configuration.md", content=reference.page()))
     return files

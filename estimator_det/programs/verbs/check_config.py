@@ -22,6 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     text = "print it with all changes applied"
     add_options(parser, bool, {"--print": text}, dest="print_config")
+    text = "print what the schema says about one field, such as train_config.batch_size"
+    add_options(parser, str, {"--explain FIELD": text})
     switches = {
         "--list_quantized": "list the tensors that are quantized",
         "--no_build": "do not build the model",
@@ -31,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.explain:
+        from estimator_det.config import reference
+
+        for line in reference.explain(options.explain):
+            console.print_line(line)
+        return console.EXIT_OK
     from estimator_det.config import pipeline
     from model_fn.checks import config_check
 
