@@ -22,7 +22,7 @@ from model_fn.checkpoints.errors import RunError
 from model_fn.checks.memory import Memory, training_memory
 from model_fn.checks.subject import Subject
 from model_fn.evaluation.eval_ops import evaluated_categories
-from model_fn.evaluation.metrics.base import NEED_LABEL_MAP, make_metrics
+from model_fn.evaluation.metrics.base import METRICS, make_metrics
 from model_fn.model_fn import create_model_fn
 from model_fn.training import warm_start
 
@@ -114,7 +114,8 @@ def without_files(
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
     if label_map is None and any(reader.label_map_path for reader in config.eval_input_reader):
-        known = [name for name in config.eval_config.metrics_set if name not in NEED_LABEL_MAP]
+        names = config.eval_config.metrics_set
+        known = [n for n in names if n not in METRICS or not METRICS.get(n).needs_label_map]
         config.eval_config.metrics_set[:] = known
         config.eval_config.ClearField("parameterized_metric")
         config.eval_config.ClearField("super_categories")

@@ -12,7 +12,7 @@ from typing import Any, Dict, NamedTuple, Sequence
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.matching import Matches
-from model_fn.evaluation.metrics.base import EvaluatedBatch, make_named_metrics
+from model_fn.evaluation.metrics.base import EVERY_OBJECT, EvaluatedBatch, Scope, make_named_metrics
 
 
 class Results(NamedTuple):
@@ -22,6 +22,7 @@ class Results(NamedTuple):
     matches: Matches
     chart: bytes  # PNG; empty if no image was evaluated
     details: Dict[str, Any]  # JSON values, see `model_fn.evaluation.details`
+    scopes: Dict[str, Scope]  # the objects that each metric counts
 
 
 class Accumulator:
@@ -48,6 +49,9 @@ class Accumulator:
     def results(self) -> Results:
         """Results of all batches; nothing is added after it was read."""
         values: Dict[str, float] = {}
+        scopes: Dict[str, Scope] = {}
         for _, metrics in self.named_sets:
             values.update(metrics.results())
-        return Results(values, *self._diagnostics.results())
+            scopes.update(dict.fromkeys(metrics.names, EVERY_OBJECT))
+            scopes.update(getattr(metrics, "scopes", {}))
+        return Results(values, *self._diagnostics.results(), scopes)

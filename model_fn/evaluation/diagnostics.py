@@ -7,18 +7,16 @@ the reason for a metric that is -1, 0 or NaN.
 from __future__ import annotations
 
 import collections
-import re
 from typing import Any, Counter, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.compat import tf1
 from estimator_det.console.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import picture_summary
 from model_fn.evaluation import calibration, details, matching
 from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
-from model_fn.evaluation.metrics.base import EvaluatedBatch
+from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope
 from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area
 
@@ -29,8 +27,6 @@ AREA_LIMITS = AREAS["medium"]  # between the others
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
-_NOT_OF_DETECTIONS = ("loss", "learning_rate", tf1.GraphKeys.GLOBAL_STEP)
-_FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
 
 
 class EvalDiagnostics:
@@ -210,67 +206,52 @@ def chart_summary(png: bytes) -> bytes:
 
 
 def explain_metrics(
-    metrics: Mapping[str, float], counts: Mapping[str, Any], score_field: str = ""
+    metrics: Mapping[str, float],
+    scopes: Mapping[str, Scope],
+    counts: Mapping[str, Any],
+    score_field: str = "",
 ) -> Dict[str, str]:
     """Metric name -> reason, for each metric that is -1, 0 or NaN.
 
     Args:
+        scopes: Of the metrics of detections; other values, such as losses, may be -1 or 0.
         score_field: Path of the field that detections of low scores are dropped by; empty if no
             model made the detections.
     """
     reasons = {}
     for name, value in metrics.items():
+        scope = scopes.get(name)
         if np.isnan(value):
-            reasons[name] = _why_nan(name, counts)
-        elif value == -1 and _is_of_detections(name):
-            reasons[name] = _why_absent(name, counts)
-        elif value == 0 and _is_of_detections(name):
-            reasons[name] = _why_zero(name, counts, score_field)
+            reasons[name] = _why_nan(name, scope, counts)
+        elif scope is not None and value == -1:
+            reasons[name] = _why_absent(scope, counts)
+        elif scope is not None and value == 0:
+            reasons[name] = _why_zero(scope, counts, score_field)
     return reasons
 
 
-def _is_of_detections(name: str) -> bool:
-    return name not in _NOT_OF_DETECTIONS and not name.startswith(("Loss/", "bad_records/"))
-
-
-def _why_nan(name: str, counts: Mapping[str, Any]) -> str:
-    if _is_of_detections(name):
-        category = _category_of(name, counts)
+def _why_nan(name: str, scope: Optional[Scope], counts: Mapping[str, Any]) -> str:
+    if scope is not None:
         boxes = counts["boxes"]
-        if not sum(boxes.values()) or (category is not None and not boxes[category]):
-            return _why_absent(name, counts)
+        has_boxes = sum(boxes.values()) if scope.category is None else boxes[scope.category]
+        if not has_boxes:
+            return _why_absent(scope, counts)
     if counts["detections_not_finite"]:
         return (
             f"{counts['detections_not_finite']} detections are not finite: the weights of the "
             "checkpoint are damaged or training has diverged; use an earlier checkpoint"
         )
-    if name == "loss" or name.startswith("Loss/"):
-        return "the loss is not finite: weights are not finite, or records have boxes without area"
-    if _is_of_detections(name):
+    if scope is not None:
         return (
             "no groundtruth box counts for it: all are difficult, in groups, or without the mask "
             "that it compares"
         )
+    if name == "loss" or name.startswith("Loss/"):
+        return "the loss is not finite: weights are not finite, or records have boxes without area"
     return "its denominator is a count of 0"
 
 
-def _area_of(name: str) -> Optional[str]:
-    # LVIS names areas by their first letter, COCO by the word in brackets.
-    lvis_area = re.search(r"_A[PR]([sml])(@\d+)?$", name)
-    initial = lvis_area.group(1) if lvis_area else ""
-    return next((a for a in AREA_NAMES if f"({a})" in name or a[0] == initial), None)
-
-
-def _category_of(name: str, counts: Mapping[str, Any]) -> Optional[str]:
-    """The category of a metric of one category, whose name may have slashes."""
-    suffix = name.partition("ByCategory/")[2]
-    # Names may end alike ("bear" and "teddy bear"), so whole parts are compared and the longest
-    # wins.
-    categories = [category for category in counts["boxes"] if f"/{suffix}".endswith(f"/{category}")]
-    return max(categories, key=len) if suffix and categories else None
-
-
-def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
+def _why_absent(scope: Scope, counts: Mapping[str, Any]) -> str:
     unknown = counts["boxes_of_unknown_class"]
     total = sum(counts["boxes"].values())
     if not counts["images"]:
@@ -282,33 +263,25 @@ def _why_absent(name: str, counts: Mapping[str, Any]) -> str:
         )
     if not total:
         return f"the {counts['images']} evaluated images have no groundtruth box"
-    category = _category_of(name, counts)
-    if category is not None and not counts["boxes"][category]:
+    if scope.category is not None and not counts["boxes"][scope.category]:
         return "no groundtruth box of this class"
-    area = _area_of(name)
-    if area and not counts["boxes_by_area"][area]:
+    if scope.area and not counts["boxes_by_area"][scope.area]:
         low, high = AREA_LIMITS
         limits = {
             "small": f"under {low:.0f}",
             "medium": f"from {low:.0f} to {high:.0f}",
             "large": f"over {high:.0f}",
         }
-        return f"no groundtruth box has an area {limits[area]} pixels of the original image"
-    if name.startswith("Keypoints_"):
-        return "no object of this class has a labeled keypoint"
-    if re.search(r"_AP[rcf]$", name):
-        return f"no groundtruth box has a {_FREQUENCIES[name[-1]]} class"
-    return "no groundtruth box counts for it"
+        return f"no groundtruth box has an area {limits[scope.area]} pixels of the original image"
+    return scope.absent
 
 
-def _why_zero(name: str, counts: Mapping[str, Any], score_field: str) -> str:
+def _why_zero(scope: Scope, counts: Mapping[str, Any], score_field: str) -> str:
     boxes, detections = counts["boxes"], counts["detections"]
-    category = _category_of(name, counts)
-    if category is not None:
-        if not detections[category]:
-            return f"no detection has the class {category}"
-        what = "resembles" if name.startswith("Keypoints_") else "overlaps"
-        return f"no detection of this class {what} its {boxes[category]} boxes enough"
+    if scope.category is not None:
+        if not detections[scope.category]:
+            return f"no detection has the class {scope.category}"
+        return f"no detection of this class {scope.verb} its {boxes[scope.category]} boxes enough"
     if not sum(detections.values()):
         unknown = counts["detections_of_unknown_class"]
         if unknown:

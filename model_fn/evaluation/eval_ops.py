@@ -195,7 +195,7 @@ class EvaluationFeed:
 
         def values() -> Tuple[np.ndarray, bytes, bytes]:
             add_waiting()
-            metrics, _, chart, _ = accumulator.results
+            metrics, _, chart, *_ = accumulator.results
             scalars = np.array([metrics[name] for name in names], np.float32)
             return scalars, diagnostics.chart_summary(chart), self._pictures.summary()
 

@@ -55,7 +55,9 @@ def report(
     """
     metrics, step = scalars(values), int(values[tf1.GraphKeys.GLOBAL_STEP])
     score_field = "" if model is None else score_threshold_field(model)
-    notes = diagnostics.explain_metrics(metrics, results.details["counts"], score_field)
+    notes = diagnostics.explain_metrics(
+        metrics, results.scopes, results.details["counts"], score_field
+    )
     bad_records = faults.counts()
     figures = {f"bad_records/{kind}": count for kind, count in bad_records.items()}
     write_figures(folder, figures, step, flush=True)

@@ -19,7 +19,7 @@ import numpy as np
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
+from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, Scope, has_class, register
 from model_fn.evaluation.metrics.coco_matching import rows_of_classes
 from model_fn.evaluation.metrics.overlaps import box_ioa, box_iou, mask_areas, mask_iou
 
@@ -63,7 +63,9 @@ class AveragePrecision:
         bounds = "" if (low, high) == (0.0, 1.0) else f"@[{low:.1f},{high:.1f}]Recall"
         self._mean_name = f"{options.prefix}Precision/mAP@{options.threshold}IOU{bounds}"
         start = f"{options.prefix}PerformanceByCategory/AP@{options.threshold}IOU"
-        self._category_names = [f"{start}/{names_by_id[k]}" for k in self._ids.tolist()]
+        category_names = [names_by_id[k] for k in self._ids.tolist()]
+        self._category_names = [f"{start}/{name}" for name in category_names]
+        self.scopes = dict(zip(self._category_names, map(Scope, category_names)))
         self.names = list(dict.fromkeys([self._mean_name, *self._category_names]))
         self.needs: FrozenSet[str] = frozenset({"masks"}) if options.uses_masks else NO_NEEDS
         self._num_boxes = np.zeros(len(self._ids))

@@ -5,6 +5,7 @@ Metrics are plain Python objects: they take batches as arrays, and return their 
 
 from __future__ import annotations
 
+import dataclasses
 from typing import (
     Any,
     Callable,
@@ -17,7 +18,6 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
-    Set,
     Tuple,
 )
 
@@ -104,10 +104,23 @@ def has_class(k_hot: Optional[np.ndarray], classes: np.ndarray) -> np.ndarray:
     return np.isin(classes, np.flatnonzero(np.asarray(k_hot) == 1) + 1)
 
 
+class Scope(NamedTuple):
+    """The objects that a metric counts; they explain a value that is -1, 0 or NaN."""
+
+    category: Optional[str] = None  # the only class that counts
+    area: str = ""  # "small", "medium" or "large" where only objects of this area count
+    absent: str = "no groundtruth box counts for it"  # reason for no value in spite of boxes
+    verb: str = "overlaps"  # relation of a detection and the box that it finds
+
+
+EVERY_OBJECT = Scope()
+
+
 class Metrics(Protocol):
     """A set of metrics, accumulated over one evaluation.
 
     An attribute `lower_is_better` lists the names whose lowest value is the best, if there are any.
+    An attribute `scopes` has the `Scope` of names for which not all objects count.
     """
 
     needs: FrozenSet[str]  # fields of `EvaluatedBatch` without which it cannot be computed
@@ -128,36 +141,40 @@ class Metrics(Protocol):
 # "keypoints" where the label map lists them, and "frequency" where it says that.
 MetricsMaker = Callable[[Any, Sequence[Dict[str, Any]]], Metrics]
 
-METRICS: Registry[MetricsMaker] = Registry("metrics set", chosen_by="EvalConfig.metrics_set")
+
+@dataclasses.dataclass(frozen=True)
+class MetricsSet:
+    """Entry of a metrics set: its maker, and what it uses."""
+
+    make: MetricsMaker
+    eval_fields: FrozenSet[str]  # fields of `eval_config`
+    needs_label_map: bool  # true if it needs the keypoints or frequencies in a label map
+
+    def __call__(
+        self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
+    ) -> Metrics:
+        return self.make(eval_config, categories)
+
+
+METRICS: Registry[MetricsSet] = Registry("metrics set", chosen_by="EvalConfig.metrics_set")
 # Makers of the member that is set in an entry of `eval_config.parameterized_metric`, from that
 # member, the field of the entry and the categories.
 PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]] = Registry(
     "parameterized metric", chosen_by="ParameterizedMetric.parameterized_metric"
 )
-# Name of a metrics set -> the fields of `eval_config` that it uses.
-EVAL_FIELDS: Dict[str, Tuple[str, ...]] = {}
-# Names of metrics sets that need more of a label map than names.
-NEED_LABEL_MAP: Set[str] = set()
 NO_NEEDS: FrozenSet[str] = frozenset()
 
 
 def register(
     *names: str, eval_fields: Collection[str] = (), needs_label_map: bool = False
 ) -> Callable[[MetricsMaker], MetricsMaker]:
-    """Decorator that enters the maker of a set under its name and its other names.
-
-    Args:
-        eval_fields: The fields of `eval_config` that the set uses.
-        needs_label_map: True if it needs the keypoints or frequencies in a label map.
-    """
-    if needs_label_map:
-        NEED_LABEL_MAP.update(names)
-    EVAL_FIELDS.update(dict.fromkeys(names, tuple(eval_fields)))
+    """Decorator that enters the maker of a `MetricsSet` under its name and its other names."""
 
     def enter(maker: MetricsMaker) -> MetricsMaker:
         for name in names:  # for `parameterized_metric { custom { … } }`
             PARAMETERIZED.custom(name)(maker)
-        return METRICS.register(*names)(maker)
+        METRICS.register(*names)(MetricsSet(maker, frozenset(eval_fields), needs_label_map))
+        return maker
 
     return enter
 
@@ -212,9 +229,10 @@ def make_metrics(
 def _check_fields(config: eval_pb2.EvalConfig, at: str) -> Iterator[Problem]:
     """A warning for each field that none of the chosen sets uses."""
     chosen = chosen_metrics(config)
-    names = sorted({name for names in EVAL_FIELDS.values() for name in names})
+    sets = {name: METRICS.get(name) for name in METRICS}
+    names = sorted({field for each in sets.values() for field in each.eval_fields})
     for field in non_default_fields(config, names):
-        users = sorted(name for name, fields in EVAL_FIELDS.items() if field in fields)
+        users = sorted(name for name, each in sets.items() if field in each.eval_fields)
         if not any(name in users for name in chosen):
             yield no_effect(f"{at}.{field}", f"only {', '.join(users)} use it")
     if (

@@ -6,8 +6,15 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from estimator_det.config.text import ConfigError
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, has_class, register
-from model_fn.evaluation.metrics.coco_matching import CocoMatches, Tables, mean_known
+from model_fn.evaluation.metrics.base import (
+    EVERY_OBJECT,
+    NO_NEEDS,
+    EvaluatedBatch,
+    Scope,
+    has_class,
+    register,
+)
+from model_fn.evaluation.metrics.coco_matching import AREAS, CocoMatches, Tables, mean_known
 from model_fn.evaluation.metrics.overlaps import box_objects, mask_objects
 
 # Thresholds of `coco_matching.THRESHOLDS`.
@@ -47,6 +54,11 @@ SUMMARIES: Dict[str, Summary] = {
 MEAN = SUMMARIES["Precision/mAP"]
 
 
+def area_name(areas: Sequence[str], index: int) -> str:
+    """Area of a `Scope`; the first of `areas` is "all"."""
+    return areas[index] if index else ""
+
+
 class CocoBoxMetrics:
     """Average precision and recall of boxes; crowds and boxes of other categories are ignored.
 
@@ -78,12 +90,14 @@ class CocoBoxMetrics:
         self._matches = CocoMatches(list(names), limits=self.limits)
         # Name of a metric -> its summary, and the categories in the tables.
         self._summaries: Dict[str, Tuple[Summary, Any]] = {}
+        self.scopes: Dict[str, Scope] = {}
         self._add_all(self.summaries, "", ALL)
         positions = {names[number]: k for k, number in enumerate(sorted(names))}
         details = SUMMARIES if all_per_category else {}
         for name, position in positions.items() if per_category else ():
-            self._add_all({f"PerformanceByCategory/mAP/{name}": MEAN}, "", [position])
-            self._add_all(details, f" ByCategory/{name}", [position])
+            scope = Scope(category=name)
+            self._add_all({f"PerformanceByCategory/mAP/{name}": MEAN}, "", [position], scope)
+            self._add_all(details, f" ByCategory/{name}", [position], scope)
         for name, members in (super_categories or {}).items() if per_category else ():
             unknown = sorted(set(members) - positions.keys())
             if unknown:
@@ -95,9 +109,17 @@ class CocoBoxMetrics:
             self._add_all({f"PerformanceBySuperCategory/{name}": MEAN}, "", chosen)
             self._add_all(details, f" BySuperCategory/{name}", chosen)
 
-    def _add_all(self, summaries: Mapping[str, Summary], suffix: str, categories: Any) -> None:
-        for name, summary in summaries.items():
-            self._summaries[f"{self.prefix}{name}{suffix}"] = (summary, categories)
+    def _add_all(
+        self,
+        summaries: Mapping[str, Summary],
+        suffix: str,
+        categories: Any,
+        scope: Scope = EVERY_OBJECT,
+    ) -> None:
+        for end, summary in summaries.items():
+            name = f"{self.prefix}{end}{suffix}"
+            self._summaries[name] = (summary, categories)
+            self.scopes[name] = scope._replace(area=area_name(tuple(AREAS), summary.area))
 
     @property
     def names(self) -> List[str]:

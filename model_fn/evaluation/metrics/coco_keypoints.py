@@ -8,8 +8,8 @@ import numpy as np
 
 from estimator_det.config.text import ConfigError, nearest
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, register
-from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary
+from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, Scope, register
+from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, area_name
 from model_fn.evaluation.metrics.coco_matching import CocoMatches, ImageObjects
 from model_fn.evaluation.metrics.overlaps import box_objects, keypoint_similarity
 
@@ -61,7 +61,7 @@ class CocoKeypointMetrics:
         self, categories: Sequence[Mapping[str, Any]], sigmas: Optional[Mapping[str, float]] = None
     ) -> None:
         self._classes: List[_Class] = []
-        self.names: List[str] = []
+        self.scopes: Dict[str, Scope] = {}
         for category in categories:
             points = {int(point["id"]): str(point["name"]) for point in category["keypoints"]}
             point_sigmas = np.array(
@@ -70,7 +70,14 @@ class CocoKeypointMetrics:
             class_id, name = int(category["id"]), str(category["name"])
             matches = CocoMatches([class_id], _AREAS, [MAX_DETECTIONS])
             self._classes.append(_Class(class_id, sorted(points), point_sigmas, matches))
-            self.names += [f"{self.prefix}{kind} ByCategory/{name}" for kind in SUMMARIES]
+            for kind, summary in SUMMARIES.items():
+                self.scopes[f"{self.prefix}{kind} ByCategory/{name}"] = Scope(
+                    name,
+                    area_name(_AREAS, summary.area),
+                    absent="no object of this class has a labeled keypoint",
+                    verb="resembles",
+                )
+        self.names = list(self.scopes)
         self.num_keypoints = max((each.points[-1] + 1 for each in self._classes), default=0)
 
     def add(self, batch: EvaluatedBatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Sequence
 import numpy as np
 
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics.base import EvaluatedBatch, register
+from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope, register
 from model_fn.evaluation.metrics.coco_matching import greedy_match
 from model_fn.evaluation.metrics.overlaps import mask_iou
 
@@ -44,7 +44,9 @@ class CocoPanopticMetrics:
             f"{kind}Quality{at}" for kind in ("Panoptic", "Segmentation", "Recognition")
         ]
         start = f"{self._summary_names[0]}_ByCategory"
-        self._category_names = [f"{start}/{names[k]}" for k in sorted(names) if per_category]
+        category_names = [names[k] for k in sorted(names) if per_category]
+        self._category_names = [f"{start}/{name}" for name in category_names]
+        self.scopes = dict(zip(self._category_names, map(Scope, category_names)))
         # IoU of matched pairs; matches; detections without one; missed groundtruth.
         self._sums = np.zeros((4, len(self._ids)))
         self.names = list(self.results())

@@ -14,12 +14,12 @@ import numpy as np
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import listed
 from estimator_det.protos import eval_pb2
-from model_fn.evaluation.metrics.base import EvaluatedBatch, has_class, register
+from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope, has_class, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, CocoBoxMetrics, Summary
 from model_fn.evaluation.metrics.overlaps import mask_objects
 
 MAX_DETECTIONS = 300  # detections of an image
-FREQUENCIES = ("r", "c", "f")  # rare, common, frequent
+FREQUENCIES = {"r": "rare", "c": "common", "f": "frequent"}
 SUMMARIES: Dict[str, Summary] = {
     "AP": Summary("precision", ALL, 0),
     "AP50": Summary("precision", AT_50, 0),
@@ -48,9 +48,10 @@ class LvisBoxMetrics(CocoBoxMetrics):
         super().__init__(categories)
         frequencies = {int(c["id"]): str(c["frequency"]) for c in categories}
         ordered = np.array([frequencies[number] for number in sorted(frequencies)])
-        for frequency in FREQUENCIES:
+        for frequency, word in FREQUENCIES.items():
             columns = np.flatnonzero(ordered == frequency)
-            self._add_all({f"AP{frequency}": SUMMARIES["AP"]}, "", columns)
+            scope = Scope(absent=f"no groundtruth box has a {word} class")
+            self._add_all({f"AP{frequency}": SUMMARIES["AP"]}, "", columns, scope)
 
     def add(self, batch: EvaluatedBatch) -> None:
         """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""

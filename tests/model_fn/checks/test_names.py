@@ -12,7 +12,7 @@ from estimator_det.config.problem import Problem
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.programs import demo
 from model_fn.checks import config_check
-from model_fn.evaluation.metrics.base import EVAL_FIELDS
+from model_fn.evaluation.metrics import METRICS
 
 
 def _config(*assignments: str) -> Any:
@@ -121,7 +121,7 @@ def test_options_that_the_extractor_ignores(assignments, fields):
 def test_options_that_no_chosen_metrics_set_uses():
     # pascal_voc_detection_metrics never uses what COCO's metrics use.
     setting = "eval_config.include_metrics_per_category=true"
-    assert "include_metrics_per_category" in EVAL_FIELDS["coco_detection_metrics"]
+    assert "include_metrics_per_category" in METRICS.get("coco_detection_metrics").eval_fields
     metrics = "eval_config.metrics_set=pascal_voc_detection_metrics"
     assert _unused_fields(setting, metrics) == ["eval_config.include_metrics_per_category"]
 

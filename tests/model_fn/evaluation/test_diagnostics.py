@@ -7,7 +7,10 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf1
+from estimator_det.protos import eval_pb2
 from model_fn.evaluation import diagnostics
+from model_fn.evaluation.accumulator import Accumulator
+from model_fn.evaluation.metrics import METRICS
 from tests.model_fn.evaluation.test_matching import BOX, CATEGORIES, FAR, NEAR
 from tests.model_fn.evaluation.test_matching import batch as _batch
 
@@ -66,7 +69,16 @@ def test_results_have_matches_and_chart():
 
 
 def _why(batches, metrics):
-    return diagnostics.explain_metrics(metrics, _diagnostics(*batches).counts(), FIELD)
+    counts = _diagnostics(*batches).counts()
+    return diagnostics.explain_metrics(metrics, _scopes(CATEGORIES), counts, FIELD)
+
+
+def _scopes(categories):
+    """Scopes of all metrics of all sets."""
+    points = {"keypoints": [{"id": 0, "name": "nose"}], "frequency": "c"}
+    config = eval_pb2.EvalConfig(metrics_set=sorted(METRICS), include_metrics_per_category=True)
+    accumulator = Accumulator(config, [{**category, **points} for category in categories])
+    return accumulator.results.scopes
 
 
 def test_why_minus_one():
@@ -136,7 +148,8 @@ def test_every_set_has_reasons(name, value, reason):
     categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}, {"id": 7, "name": "albatross"}]
     made = diagnostics.EvalDiagnostics(categories, min_score=0.3)
     made.add(_batch([BOX, BOX], [1, 7], [FAR], [0.9], [1]))
-    assert reason in diagnostics.explain_metrics({name: value}, made.counts())[name]
+    reasons = diagnostics.explain_metrics({name: value}, _scopes(categories), made.counts())
+    assert reason in reasons[name]
 
 
 def test_what_is_no_metric_needs_no_reason():

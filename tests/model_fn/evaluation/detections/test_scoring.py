@@ -189,6 +189,8 @@ def test_golden_boxes_and_masks(tmp_path):
     path.write_text(json.dumps(results))
     (evaluation,) = evaluate_detections(config, str(path), str(tmp_path / "run"))
     metrics = evaluation.metrics
+    assert metrics["detections_of_unknown_classes"] == 0
+    assert not [name for name in evaluation.notes if name in metrics and "/" not in name]
     for case in ("coco_masks_no_area", "pascal_masks", "precision_at_recall_0.2_0.8"):
         values = {name: x for name, x in golden.RESULTS[case].items() if x == x}
         assert len(values) >= 4
