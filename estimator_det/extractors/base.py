@@ -12,6 +12,7 @@ from estimator_det.config import plugins
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import ConfigError
+from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.object_paths import ObjectPaths
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
 
@@ -60,6 +61,25 @@ class RecipeRules:
         functions = {name: getattr(self, name) for name in self.functions}
         bound = plugins.bind(functions, config.custom_parameters)
         return dataclasses.replace(cast(Any, self), **bound)
+
+    def hyperparam_scopes(
+        self, config: ExtractorMessage, is_training: bool
+    ) -> Tuple[ArgScope, ArgScope]:
+        """Argument scopes of `conv_hyperparams` for layers of the backbone and after it.
+
+        That of the backbone is empty unless the message overrides the backbone's settings.
+        """
+        backbone, others = (
+            make_arg_scope(
+                config.conv_hyperparams,
+                is_training,
+                tf2_line=self.is_tf2_line,
+                is_backbone=is_backbone,
+                covers_pointwise=not self.is_tf2_line,
+            )
+            for is_backbone in (True, False)
+        )
+        return backbone if getattr(config, OVERRIDE) else no_scope, others
 
     def effective_fields(self, config: MessageType) -> MessageType:
         """Copy of a message in which fields without effect have their defaults."""

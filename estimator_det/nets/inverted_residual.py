@@ -8,7 +8,7 @@ checkpoints can be restored. The tables end before the pooling, where detectors 
 from __future__ import annotations
 
 import contextlib
-from typing import Callable, ContextManager, Dict, Iterator, NamedTuple, Tuple, Union
+from typing import Callable, Dict, Iterator, NamedTuple, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import open_activation, truncated_normal
@@ -23,7 +23,6 @@ from estimator_det.nets.layers import (
 from estimator_det.nets.normalization import (
     BATCH_NORMS,
     batch_norm,
-    published_scope,
     sync_batch_norm,
 )
 
@@ -31,7 +30,6 @@ from estimator_det.nets.normalization import (
 WEIGHT_DECAY = 0.00004
 WEIGHT_STDDEV = 0.09
 BATCH_NORM_DECAY = 0.9997
-BATCH_NORM_EPSILON = 0.001
 
 DIVISOR = 8  # widths are rounded to multiples of this, which suits vector units
 SQUEEZE = 4  # a squeeze-excite gate has a quarter as many hidden channels
@@ -190,18 +188,6 @@ def arg_scope() -> Iterator[None]:
         slim.arg_scope([slim.separable_conv2d], weights_regularizer=None),
     ):
         yield
-
-
-def keras_arg_scope() -> ContextManager[None]:
-    """Argument scope of the TF2 line; a configuration's hyperparameters replace all settings."""
-    return published_scope(
-        BATCH_NORM_DECAY,
-        BATCH_NORM_EPSILON,
-        weights_initializer=truncated_normal(WEIGHT_STDDEV),
-        weights_regularizer=slim.l2_regularizer(WEIGHT_DECAY),
-        activation_fn=tf.nn.relu6,
-        normalizer_fn=batch_norm,
-    )
 
 
 @contextlib.contextmanager

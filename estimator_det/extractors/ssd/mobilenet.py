@@ -145,9 +145,8 @@ recipe.register_recipe(
         ),
     ),
 )
-recipe.register_keras(
-    "ssd_mobilenet_v2", pyramids.object_paths, base_scope=inverted_residual.keras_arg_scope
-)
+# Keras uses the settings of MobileNet v1, with which depthwise kernels have a penalty, too.
+recipe.register_keras("ssd_mobilenet_v2", pyramids.object_paths, base_scope=mobilenet.v1_arg_scope)
 recipe.register_recipe(
     "ssd_mobilenet_v2_fpn",
     recipe.Recipe(
@@ -163,7 +162,7 @@ recipe.register_recipe(
 recipe.register_keras(
     "ssd_mobilenet_v2_fpn",
     fpn.object_paths,
-    base_scope=inverted_residual.keras_arg_scope,
+    base_scope=mobilenet.v1_arg_scope,
     backbone=_inverted_residuals(V2_LAYERS),  # The last layer is wide for a light pyramid, too.
 )
 

@@ -24,7 +24,7 @@ from estimator_det.extractors.base import (
     scale_to_unit_range,
 )
 from estimator_det.images.resize import pad_to_multiple
-from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
+from estimator_det.nets.hyperparams import ArgScope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.object_paths import (
@@ -259,21 +259,11 @@ def _make_options(
     effective_config = recipe.effective_fields(config)
     scope = backbone_scope = no_scope
     if "conv_hyperparams" not in recipe.ignores:
-        scope, backbone_scope = (
-            make_arg_scope(
-                effective_config.conv_hyperparams,
-                is_training,
-                tf2_line=recipe.is_tf2_line,
-                is_backbone=is_backbone,
-                covers_pointwise=not recipe.is_tf2_line,
-            )
-            for is_backbone in (False, True)
-        )
-    overrides = effective_config.override_base_feature_extractor_hyperparams
+        backbone_scope, scope = recipe.hyperparam_scopes(effective_config, is_training)
     return ExtractorOptions(
         conv_scope=scope,
         fpn=_fpn_levels(recipe, effective_config),
-        backbone_scope=backbone_scope if overrides else no_scope,
+        backbone_scope=backbone_scope,
         is_training=is_training,
         depth_multiplier=effective_config.depth_multiplier,
         min_depth=effective_config.min_depth,

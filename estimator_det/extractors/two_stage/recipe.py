@@ -32,7 +32,6 @@ from estimator_det.nets.hyperparams import (
     NORMALIZERS,
     ArgScope,
     Normalizer,
-    make_arg_scope,
     no_scope,
 )
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
@@ -218,24 +217,14 @@ def _make_options(
     """Reads the options of a type; fields that the type ignores have their defaults."""
     effective_config = recipe.effective_fields(config)
     learns = is_training and effective_config.batch_norm_trainable
-    overrides = effective_config.override_base_feature_extractor_hyperparams
-    scope, neck_scope = (
-        make_arg_scope(
-            effective_config.conv_hyperparams,
-            learns,
-            tf2_line=recipe.is_tf2_line,
-            is_backbone=is_backbone,
-            covers_pointwise=not recipe.is_tf2_line,
-        )
-        for is_backbone in (True, False)
-    )
+    scope, neck_scope = recipe.hyperparam_scopes(effective_config, learns)
     fpn = effective_config.fpn
     kind = effective_config.conv_hyperparams.WhichOneof("normalizer_oneof")
     return ExtractorOptions(
         is_training=is_training,
         train_batch_norm=learns,
         stride=effective_config.first_stage_features_stride,
-        conv_scope=scope if overrides else no_scope,
+        conv_scope=scope,
         neck_scope=neck_scope,
         normalizer=NORMALIZERS[kind] if kind else None,
         fpn=FpnLevels(fpn.min_level, fpn.max_level, fpn.additional_layer_depth)
