@@ -12,6 +12,7 @@ import math
 from typing import Any, Callable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error, warning
@@ -285,7 +286,7 @@ def _make_ssd(config: ssd_anchor_generator_pb2.SsdAnchorGenerator) -> AnchorGene
     multiscale_anchor_generator_pb2.MultiscaleAnchorGenerator,
     flexible_grid_anchor_generator_pb2.AnchorGrid,
 )
-def _check_grid(config: Any, at: str) -> Iterator[Problem]:
+def _check_grid(config: Message, at: str) -> Iterator[Problem]:
     for field in ("scales", "aspect_ratios", "base_sizes"):
         if not getattr(config, field, True):
             yield error(f"{at}.{field}", "is empty: there are no anchors", "give at least one")

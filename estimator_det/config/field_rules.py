@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Iterable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Iterable, Iterator, NamedTuple, Optional, Tuple, Type
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -65,7 +65,7 @@ def range_of(field: Any) -> Optional[Range]:
     return Range(rule.above if above else least, largest, rule.unit, above)
 
 
-def most(message: Any, field: str) -> int:
+def most(message: Type[Message], field: str) -> int:
     """The largest value that a field of a message class may have."""
     limits = range_of(message.DESCRIPTOR.fields_by_name[field])
     assert limits is not None, f"{field} is not a number"

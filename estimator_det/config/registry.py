@@ -19,9 +19,12 @@ from typing import (
     TypeVar,
 )
 
+from google.protobuf.message import Message
+
 from estimator_det.config import plugins
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.text import ConfigError, nearest
+from estimator_det.protos import custom_pb2
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
 
@@ -86,7 +89,7 @@ class Registry(Generic[Maker]):
     def _customs(self) -> Registry[Callable[..., Any]]:
         return Registry(f"custom {self.kind}")
 
-    def check_custom(self, config: Any, at: str) -> Iterator[Problem]:
+    def check_custom(self, config: custom_pb2.Custom, at: str) -> Iterator[Problem]:
         """Problems of a `Custom` message: its name, and its parameters."""
         if config.name not in self._customs:
             yield error(f"{at}.name", *self._customs.refusal(config.name))
@@ -96,7 +99,7 @@ class Registry(Generic[Maker]):
             functions, config.parameters, config.name, f"{at}.parameters"
         )
 
-    def custom_function(self, config: Any) -> functools.partial[Any]:
+    def custom_function(self, config: custom_pb2.Custom) -> functools.partial[Any]:
         """The function that a `Custom` message names, with its parameters."""
         functions = {config.name: self._customs.get(config.name)}
         return plugins.bind(functions, config.parameters)[config.name]
@@ -119,7 +122,7 @@ class Registry(Generic[Maker]):
         known = f"Supported: {supported or 'none'}. {plugins.HINT}"
         return f"{name!r} is not known", f"{hint} {known}".strip()
 
-    def make_chosen(self, message: Any, *arguments: Any) -> Any:
+    def make_chosen(self, message: Message, *arguments: Any) -> Any:
         """Result of the maker of the member that is set in a message, called with `arguments`.
 
         The message has a single oneof.

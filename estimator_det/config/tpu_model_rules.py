@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 from estimator_det.config.problem import Problem
 from estimator_det.config.text import entries
-from estimator_det.protos import pipeline_pb2
+from estimator_det.protos import losses_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
@@ -200,7 +200,7 @@ def _check_advice(config: Config) -> Iterator[Problem]:
         )
 
 
-def _check_class_imbalance(loss: Any) -> Iterator[Problem]:
+def _check_class_imbalance(loss: losses_pb2.Loss) -> Iterator[Problem]:
     """Something must limit the weight of the many easy negatives, and mining cannot."""
     path = f"{SSD}.loss"
     kind = loss.classification_loss.WhichOneof("classification_loss")

@@ -8,6 +8,7 @@ from estimator_det.config.facts import predicts_masks, readers
 from estimator_det.config.paths import is_placeholder, named_paths
 from estimator_det.config.problem import Problem
 from estimator_det.config.tpu_model_rules import Config, Target, unless
+from estimator_det.protos import input_reader_pb2
 
 # From this batch size on, learning rates are so high that training needs a warm-up.
 LARGE_BATCH = 64
@@ -156,7 +157,9 @@ def _check_switches(config: Config) -> Iterator[Problem]:
         )
 
 
-def _check_max_boxes(config: Config, name: str, reader: Any) -> Iterator[Problem]:
+def _check_max_boxes(
+    config: Config, name: str, reader: input_reader_pb2.InputReader
+) -> Iterator[Problem]:
     path, most = f"{name}.max_number_of_boxes", reader.max_number_of_boxes
     if reader.HasField("max_number_of_boxes"):
         return
@@ -173,7 +176,9 @@ def _check_max_boxes(config: Config, name: str, reader: Any) -> Iterator[Problem
     )
 
 
-def _check_reader(config: Config, name: str, reader: Any) -> Iterator[Problem]:
+def _check_reader(
+    config: Config, name: str, reader: input_reader_pb2.InputReader
+) -> Iterator[Problem]:
     """Batches that are not whole, and texts, which the host makes and a TPU does not take."""
     for field in ("include_source_id", "load_context_image_ids"):
         why = "a TPU takes numbers only, and this is text"

@@ -311,7 +311,7 @@ def _check_presence(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Ite
         yield from _check_kind(config.model, "model")
 
 
-def check_parts(model: Any, at: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
+def check_parts(model: Message, at: str, parts: Tuple[str, ...]) -> Iterator[Problem]:
     """Errors for parts without which a model cannot be built.
 
     If a part is a choice among several, a member of its oneof group must be set.
@@ -328,7 +328,7 @@ def check_parts(model: Any, at: str, parts: Tuple[str, ...]) -> Iterator[Problem
             yield error(f"{at}.feature_extractor.type", "is missing", remedy)
 
 
-def check_num_classes(model: Any, at: str) -> Iterator[Problem]:
+def check_num_classes(model: Message, at: str) -> Iterator[Problem]:
     """An error for a model without a number of classes."""
     if not model.HasField("num_classes"):
         yield error(

@@ -46,7 +46,7 @@ class RecipeRules:
         """True for a network of the TF2 line, whose layers use hyperparameters as Keras does."""
         return self.object_paths is not None
 
-    def check(self, config: Any, at: str) -> Iterator[Problem]:
+    def check(self, config: ExtractorMessage, at: str) -> Iterator[Problem]:
         """Problems of the parameters of a message, and its fields without effect."""
         functions = {name: getattr(self, name) for name in self.functions}
         parameters = f"{at}.custom_parameters"
@@ -56,7 +56,7 @@ class RecipeRules:
         for name in self.ignored_fields(config):
             yield no_effect(f"{at}.{name}", f"{config.type} does not use it")
 
-    def with_parameters(self: RecipeType, config: Any) -> RecipeType:
+    def with_parameters(self: RecipeType, config: ExtractorMessage) -> RecipeType:
         """The recipe with the `custom_parameters` of a message."""
         functions = {name: getattr(self, name) for name in self.functions}
         bound = plugins.bind(functions, config.custom_parameters)

@@ -7,7 +7,7 @@ classes of an anchor have the same weight.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error
@@ -187,16 +187,22 @@ def make_classification_loss(config: losses_pb2.ClassificationLoss) -> Classific
     return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config))
 
 
+_SoftmaxMessage = Union[
+    losses_pb2.WeightedSoftmaxClassificationLoss,
+    losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,
+]
+
+
 @rules(
     losses_pb2.WeightedSoftmaxClassificationLoss,
     losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,
 )
-def _check_scale(config: Any, at: str) -> Iterator[Problem]:
+def _check_scale(config: _SoftmaxMessage, at: str) -> Iterator[Problem]:
     if config.logit_scale == 0.0:
         yield error(f"{at}.logit_scale", "divides the logits and must not be 0", "set it to 1")
 
 
-def _softmax_loss(config: Any, loss: Callable[..., tf.Tensor]) -> _LossFunction:
+def _softmax_loss(config: _SoftmaxMessage, loss: Callable[..., tf.Tensor]) -> _LossFunction:
     return functools.partial(loss, logit_scale=config.logit_scale)
 
 

@@ -56,11 +56,17 @@ class HeadOptions:
     clip_range: Optional[Tuple[float, float]] = None  # bounds of box encodings; None for no bounds
 
 
+ConvolutionalMessage = Union[
+    box_predictor_pb2.ConvolutionalBoxPredictor,
+    box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
+]
+
+
 @rules(
     box_predictor_pb2.ConvolutionalBoxPredictor,
     box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
 )
-def _check_clip_range(config: Any, at: str) -> Iterator[Problem]:
+def _check_clip_range(config: ConvolutionalMessage, at: str) -> Iterator[Problem]:
     clip = config.box_encodings_clip_range
     if clip.min > clip.max:
         message = f"is {clip.min:g}, above max, which is {clip.max:g}"
@@ -68,10 +74,7 @@ def _check_clip_range(config: Any, at: str) -> Iterator[Problem]:
 
 
 def make_head_options(
-    config: Union[
-        box_predictor_pb2.ConvolutionalBoxPredictor,
-        box_predictor_pb2.WeightSharedConvolutionalBoxPredictor,
-    ],
+    config: ConvolutionalMessage,
     num_classes: int,
     add_background_class: bool,
     is_training: bool,

@@ -17,6 +17,7 @@ import functools
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import check_value, range_of
@@ -25,7 +26,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.config.text import is_repeated
 from estimator_det.images.resize import RGB
-from estimator_det.protos import pipeline_pb2, preprocessor_pb2
+from estimator_det.protos import custom_pb2, pipeline_pb2, preprocessor_pb2
 from inputs.sample import Sample
 
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
@@ -109,8 +110,8 @@ def apply_steps(
     return sample
 
 
-def _find_function(name: str, config: Any) -> StepFunction:
-    if name == "custom":
+def _find_function(name: str, config: Message) -> StepFunction:
+    if isinstance(config, custom_pb2.Custom):
         custom = AUGMENTATIONS.custom_function(config)
         return StepFunction(lambda sample, seed, config: custom(sample, seed))
     function = AUGMENTATIONS.get(name)
@@ -137,7 +138,7 @@ def _check_step(step: preprocessor_pb2.PreprocessingStep, at: str) -> Iterator[P
         yield from _check_numbers(getattr(step, name), f"{at}.{name}")
 
 
-def _check_numbers(config: Any, at: str) -> Iterator[Problem]:
+def _check_numbers(config: Message, at: str) -> Iterator[Problem]:
     """Errors for numbers without a usable default, and minima that exceed their maxima."""
     names = [
         field.name

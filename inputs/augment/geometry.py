@@ -6,7 +6,9 @@ Images [h, w, C] may be uint8 or float32; resizing makes them float32.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
+from typing import Callable, Dict, Iterator, Sequence, Tuple, Union
+
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, error
@@ -83,7 +85,7 @@ def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
     preprocessor_pb2.RandomVerticalFlip,
     preprocessor_pb2.RandomRotation90,
 )
-def _check_permutation(config: Any, at: str) -> Iterator[Problem]:
+def _check_permutation(config: Message, at: str) -> Iterator[Problem]:
     field = config.DESCRIPTOR.fields[0].name
     permutation = list(getattr(config, field))
     if sorted(permutation) != list(range(len(permutation))):
@@ -118,7 +120,15 @@ def _check_keypoints(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> It
 def _moving(move: Callable[[Sample], Sample], field: str) -> StepFunction:
     """A step that moves everything with a probability; `field` is its permutation of keypoints."""
 
-    def move_randomly(sample: Sample, seed: tf.Tensor, config: Any) -> Sample:
+    def move_randomly(
+        sample: Sample,
+        seed: tf.Tensor,
+        config: Union[
+            preprocessor_pb2.RandomHorizontalFlip,
+            preprocessor_pb2.RandomRotation90,
+            preprocessor_pb2.RandomVerticalFlip,
+        ],
+    ) -> Sample:
         permutation = list(getattr(config, field))
 
         def change(old: Sample) -> Sample:

@@ -20,7 +20,7 @@ whole image become:
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import no_effect
@@ -57,7 +57,10 @@ def mixes(num_records: int, *, needs_masks: bool = False) -> Callable[[Mixture],
 
 
 @rules(preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste)
-def _check_stop(config: Any, at: str) -> Iterator[Problem]:
+def _check_stop(
+    config: Union[preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste],
+    at: str,
+) -> Iterator[Problem]:
     if config.HasField("stop_at_step") and not config.stop_at_step:
         yield error(f"{at}.stop_at_step", "is 0, so no step would be applied", "remove it")
 

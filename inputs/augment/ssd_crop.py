@@ -81,12 +81,19 @@ def _operations(
     return list(config.operations or SSD_OPERATIONS)
 
 
+PaddingMessage = Union[
+    preprocessor_pb2.RandomCropPadImage,
+    preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
+    preprocessor_pb2.SSDRandomCropPadOperation,
+]
+
+
 @rules(
     preprocessor_pb2.RandomCropPadImage,
     preprocessor_pb2.SSDRandomCropPadOperation,
     preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
 )
-def _check_padding(config: Any, at: str) -> Iterator[Problem]:
+def _check_padding(config: PaddingMessage, at: str) -> Iterator[Problem]:
     for name in ("min_padded_size_ratio", "max_padded_size_ratio"):
         values = list(getattr(config, name))
         if len(values) not in (0, 2):
@@ -114,11 +121,7 @@ def _check_colors(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Itera
 
 
 def _padding(
-    config: Union[
-        preprocessor_pb2.RandomCropPadImage,
-        preprocessor_pb2.SSDRandomCropPadFixedAspectRatio,
-        preprocessor_pb2.SSDRandomCropPadOperation,
-    ],
+    config: PaddingMessage,
     color: Sequence[float] = (),
 ) -> Padding:
     """The bounds of the canvas in a message, and a colour; empty for the mean of the crop."""

@@ -78,7 +78,7 @@ class Subject:
 
 
 def read_subject(
-    config: Any,
+    config: pipeline_pb2.TrainEvalPipelineConfig,
     problems: Sequence[Problem] = (),
     *,
     reads_all: bool = True,

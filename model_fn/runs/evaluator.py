@@ -68,7 +68,10 @@ class Reader(NamedTuple):
 
 
 def evaluation_readers(
-    pipeline_config: Any, *, on_training_data: bool = False, sample_1_of_n: Optional[int] = None
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    *,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
 ) -> List[Reader]:
     """Returns the evaluation readers, or the training reader; the default name is the number."""
     readers = named_readers(pipeline_config, on_training_data=on_training_data)

@@ -8,6 +8,7 @@ import math
 from typing import Any, Optional, Sequence
 
 from estimator_det.config.text import ConfigError
+from estimator_det.protos import pipeline_pb2
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
 PARAMETER_SERVER, TPU = "parameter_server", "tpu"
@@ -152,7 +153,9 @@ class TpuOptions:
         return self.rehearses or self.name == LOCAL
 
 
-def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:
+def with_precision(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, options: TrainOptions
+) -> Any:
     """The configuration, on a TPU with the options' precision; quantized networks need float32."""
     is_narrow = options.precision not in (None, FLOAT32)
     if is_narrow and pipeline_config.graph_rewriter.HasField("quantization"):
@@ -168,7 +171,7 @@ def with_precision(pipeline_config: Any, options: TrainOptions) -> Any:
     return config
 
 
-def static_batches(pipeline_config: Any) -> Any:
+def static_batches(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     """The configuration with readers that leave incomplete batches out."""
     config = copy.deepcopy(pipeline_config)
     config.train_input_reader.drop_remainder = True

@@ -8,7 +8,7 @@ image that enters the network unless an argument says otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence
+from typing import Callable, Dict, Iterator, NamedTuple, Optional, Protocol, Sequence
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.assign import TargetAssigner, Targets
@@ -254,7 +254,9 @@ def _check_second_stage(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator
         )
 
 
-def make_region_stage(model: Any, extractor: RecipeExtractor, is_training: bool) -> RegionStage:
+def make_region_stage(
+    model: faster_rcnn_pb2.FasterRcnn, extractor: RecipeExtractor, is_training: bool
+) -> RegionStage:
     """Builds the second stage of a `FasterRcnn` message."""
     return REGION_STAGES.make_chosen(
         model.second_stage_box_predictor, model, extractor, is_training
