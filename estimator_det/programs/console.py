@@ -198,6 +198,21 @@ def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = Fal
         )
 
 
+def say_findings(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    metrics: Mapping[str, float],
+    reader: Optional[str] = None,
+) -> None:
+    """Prints what the metrics of a reader mean, by default of the first one."""
+    from model_fn.evaluation.readers import named_readers
+    from model_fn.runs.findings import findings
+
+    reader = reader or next(iter(named_readers(config)))
+    for line in findings(config, model_dir, reader, metrics):
+        print_line(line)
+
+
 def run(main: Callable[[], Optional[int]]) -> int:
     """Runs a program body, which may return an exit code; prints errors a user can fix in a line.
 

@@ -47,6 +47,7 @@ from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import HEADLINE
 from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
+from model_fn.runs.findings import findings
 from model_fn.runs.progress import PROGRESS_FILE, short_name
 
 if TYPE_CHECKING:
@@ -199,6 +200,7 @@ def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
         **run._asdict(),
         "step": run.chosen.step if run.chosen else None,
         "headline": _headline(run),
+        "findings": _findings(run),
         "commands": _commands(run),
         "config": pipeline.format_pipeline(run.config),
         "classes": _classes(run),
@@ -231,6 +233,12 @@ def _headline(run: Run) -> List[Tuple[str, str]]:
     if run.progress:
         tiles.append(("steps", f"{run.progress[-1]['step']:,}"))
     return tiles
+
+
+def _findings(run: Run) -> List[str]:
+    if run.chosen is None:
+        return []
+    return findings(run.config, run.folder, run.reader, run.chosen.metrics)
 
 
 def _commands(run: Run) -> List[Tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from inputs.machine import ProcessDiedError
 from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
+from model_fn.checks.data_problems import ANCHOR_GENERATOR
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import compare_with_model
 from model_fn.checks.graphs import problem_of
@@ -72,14 +73,14 @@ def check_data(
     if TRAIN_READER in columns:
         others = {field: c for field, c in columns.items() if field != TRAIN_READER}
         problems += data_problems.check_overlap(columns[TRAIN_READER], others)
+    maps = [plan.policy.label_map for plan in reversed(plans) if plan.policy.label_map is not None]
+    names = {i: name for label_map in maps for i, name in label_map.names.items()}
     coverage: Optional[Coverage] = None
     problems_of_anchors: List[Problem] = []
     resized: Dict[str, np.ndarray] = {}
     if can_be_made:
-        coverage, problems_of_anchors = _coverage(config, plans, scans, progress)
+        coverage, problems_of_anchors = _coverage(config, plans, scans, names, progress)
         resized = _resized(model, scans)
-    maps = [plan.policy.label_map for plan in reversed(plans) if plan.policy.label_map is not None]
-    names = {i: name for label_map in maps for i, name in label_map.names.items()}
     tallies = {part.reader: count_columns(part.columns, resized.get(part.reader)) for part in scans}
     return DataReport(
         config=title,
@@ -92,6 +93,14 @@ def check_data(
         ),
         anchors=coverage,
     )
+
+
+def anchor_problems(
+    config: pipeline_pb2.TrainEvalPipelineConfig, max_records: int
+) -> List[Problem]:
+    """Problems of the anchors with the boxes of the first evaluation reader's records."""
+    report = check_data(config, "", readers="eval", max_records=max_records, progress=False)
+    return [problem for problem in report.problems if problem.field.endswith(ANCHOR_GENERATOR)]
 
 
 def _plans(
@@ -165,6 +174,7 @@ def _coverage(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     plans: Sequence[ScanPlan],
     scans: Sequence[Scan],
+    names: Mapping[int, str],
     progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:
     """The first reader's boxes against the anchors; None where there is nothing to compare."""
@@ -181,7 +191,7 @@ def _coverage(
     if coverage is None:
         return None, []
     kind = config.model.WhichOneof("model")
-    return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage))
+    return coverage, list(data_problems.check_anchors(f"model.{kind}", coverage, names))
 
 
 def coverage_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Iterator, Mapping
 
 import numpy as np
@@ -19,7 +20,9 @@ TINY_SIDE = 4.0  # pixels of the network's input; hardly anything is left to see
 NOTABLE_SHARE = 0.01  # share of boxes from which on a warning is worth it
 EMPTY_SHARE = 0.5  # share of images without boxes
 NUM_SHOWN = 5
+MUCH_OF_A_CLASS = 0.2  # share of a class's boxes for which the class is named
 TWO_STAGES = "model.faster_rcnn"
+ANCHOR_GENERATOR = "anchor_generator"  # end of the paths of both kinds of models
 KEEP_CROSSING = "set clip_anchors_to_image: true, which keeps anchors across the border"
 
 
@@ -116,11 +119,18 @@ def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Pro
             )
 
 
-def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
-    """Boxes that the anchors do not match, and what would match them; `model` is its path."""
+def check_anchors(
+    model: str, coverage: Coverage, names: Mapping[int, str] = MappingProxyType({})
+) -> Iterator[Problem]:
+    """Boxes that the anchors do not match, and what would match them.
+
+    Args:
+        model: Path of the model.
+        names: Class id -> name.
+    """
     total = len(coverage.below)
     two_stages = model == TWO_STAGES
-    field = f"{model}.first_stage_anchor_generator" if two_stages else f"{model}.anchor_generator"
+    field = f"{model}.{'first_stage_' * two_stages}{ANCHOR_GENERATOR}"
     lost = int(coverage.lost.sum())
     if lost:
         forced = coverage.forced
@@ -136,12 +146,14 @@ def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
     for reason, below in coverage.reasons.items():
         rows = below & coverage.poor
         count = int(rows.sum())
-        if count >= max(1, NOTABLE_SHARE * total):
+        classes = _classes_behind(coverage, rows, names)
+        # A rare class may have less than a notable share of all boxes.
+        if count >= max(1, NOTABLE_SHARE * total) or classes:
             how = "matched by force alone" if coverage.forced else "matched by no anchor"
             yield warning(
                 field,
                 f"{_share(count, total)} {_are(count)} {_REASON_TEXTS[reason]}, {how} (below "
-                f"{coverage.threshold:.2g})",
+                f"{coverage.threshold:.2g}){classes}",
                 _remedy(reason, coverage, coverage.pixels[rows], two_stages=two_stages),
             )
     tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0
@@ -152,6 +164,17 @@ def check_anchors(model: str, coverage: Coverage) -> Iterator[Problem]:
             "resizing",
             "enlarge the input, cut large images into tiles, or remove such boxes",
         )
+
+
+def _classes_behind(coverage: Coverage, rows: np.ndarray, names: Mapping[int, str]) -> str:
+    """`: 71% of class 'dot', 25% of class 'bar'`, the classes of which many boxes are in `rows`."""
+    counts = {i: int((coverage.class_ids == i).sum()) for i in np.unique(coverage.class_ids)}
+    shares = [
+        f"{share:.0%} of class {quoted(names.get(i, str(i)))}"
+        for i, share in coverage.shares(rows).items()
+        if share >= MUCH_OF_A_CLASS and counts[i] >= FEW_BOXES
+    ]
+    return f": {listed(shares[:NUM_SHOWN], NUM_SHOWN, len(shares))}" if shares else ""
 
 
 _REASON_TEXTS = {

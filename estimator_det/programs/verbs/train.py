@@ -227,4 +227,5 @@ def run(options: argparse.Namespace) -> None:
     metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
+        console.say_findings(config, options.model_dir, metrics)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")

@@ -106,6 +106,17 @@ def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5
     )
 
 
+def test_the_classes_behind_a_problem_are_named():
+    """Also a rare class, whose boxes are few among all; one or two boxes may be slips."""
+    rare = coverage([SMALL] * 9 + [""] * 3 + [""] * 2000 + [SMALL])
+    ids = np.repeat([1, 2, 3], [12, 2000, 1])
+    (problem,) = data_problems.check_anchors(
+        "m", rare._replace(class_ids=ids), {1: "dot", 2: "bar", 3: "one"}
+    )
+    assert "10 of 2,013 boxes (0.5%) are too small" in problem.message
+    assert problem.message.endswith("(below 0.5): 75% of class 'dot'")
+
+
 def test_remedies_name_numbers():
     (small,) = data_problems.check_anchors("model.ssd", coverage([SMALL, "", "", ""]))
     assert small.severity == "warning" and small.field == "model.ssd.anchor_generator"

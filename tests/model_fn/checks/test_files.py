@@ -118,12 +118,12 @@ def test_files_that_cannot_be_read(tmp_path):
         (tmp_path / "*.record", PATHS, "folder.record' cannot be read"),  # each file of a pattern
         (tmp_path / "a.pipe", PATHS, "a.pipe' cannot be read: it is a named pipe"),
         ("ram://nowhere/x.record", PATHS, "no file matches"),
-        ("ram://nowhere/map.pbtxt", "label_map_path", "no file matches"),
+        ("ram://nowhere/map.pbtxt", "label_map_path", "map.pbtxt: no such file"),
     ):
         value = f'["{path}"]' if field == PATHS else path
         changes = ["train_input_reader={}", "eval_input_reader=[]"]
-        config = small_config(*changes, f"train_input_reader.{field}={value}")
-        (problem,) = files.check_files(read_subject(config))
+        subject = read_subject(small_config(*changes, f"train_input_reader.{field}={value}"))
+        (problem,) = [*files.check_files(subject), *files.check_label_maps(subject)]
         assert problem.field.startswith(f"train_input_reader.{field}")
         assert message in problem.message
 

@@ -1,0 +1,76 @@
+"""What the evaluations of a run mean: overfitting, and classes that no anchor fits."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from typing import List, Mapping
+
+from estimator_det.config.text import ConfigError
+from estimator_det.console.printing import quoted
+from estimator_det.files import json_lines
+from estimator_det.protos import pipeline_pb2
+from model_fn.checks import data_check
+from model_fn.evaluation import details
+from model_fn.evaluation.readers import evaluation_folder
+from model_fn.runs.progress import PROGRESS_FILE
+
+LOSS = "Loss/total_loss"
+OVERFITTING = 2.0  # times the loss of training, which augmentation makes higher than evaluation's
+NUM_REPORTS = 5  # lines of progress whose median is the loss of training
+GOOD_PRECISION = 0.3  # of the best class, without which nothing is learnt yet
+WEAK = 0.2  # of the best class's average precision
+MAX_RECORDS = 1000  # of a file of the reader
+
+
+def findings(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    reader: str,
+    metrics: Mapping[str, float],
+) -> List[str]:
+    """Lines about an evaluation of a reader, from its metrics; none if there is nothing to say."""
+    step = int(metrics["global_step"])
+    values = details.read(evaluation_folder(model_dir, reader), step) or {}
+    precisions = values.get("average_precisions", {})
+    return [
+        *overfitting(model_dir, step, metrics.get(LOSS, math.nan)),
+        *classes_without_anchors(config, precisions),
+    ]
+
+
+def overfitting(model_dir: str, step: int, evaluated: float) -> List[str]:
+    """A line if the loss of an evaluation is far above the loss of training before it."""
+    reports = json_lines.read(os.path.join(model_dir, PROGRESS_FILE), ("step", "time"))
+    # A resumed run repeats steps; the last value of each counts.
+    losses = {row["step"]: row[LOSS] for row in reports if row["step"] <= step and LOSS in row}
+    last = [losses[each] for each in sorted(losses)][-NUM_REPORTS:]
+    # NaN compares false.
+    if not last or not evaluated > OVERFITTING * statistics.median(last):
+        return []
+    return [
+        f"overfitting: the loss is {statistics.median(last):.2g} in training and {evaluated:.2g} "
+        f"in the evaluation at step {step}. Train on more images or with more augmentation, or "
+        "keep the best checkpoint and end earlier (--best_metric, --patience)"
+    ]
+
+
+def classes_without_anchors(
+    config: pipeline_pb2.TrainEvalPipelineConfig, precisions: Mapping[str, float]
+) -> List[str]:
+    """Lines about anchors if some classes are hardly found though others are found well."""
+    best = max(precisions.values(), default=0.0)
+    weak = sorted((p, name) for name, p in precisions.items() if p < WEAK * best)
+    if best < GOOD_PRECISION or not weak:
+        return []
+    try:
+        problems = data_check.anchor_problems(config, max_records=MAX_RECORDS)
+    except (ConfigError, OSError):  # Records that are not here cannot explain anything.
+        return []
+    precision, name = weak[0]
+    heading = (
+        f"class {quoted(name)} has an average precision of {precision:.3f}, the best class "
+        f"{best:.3f}"
+    )
+    return [heading, *map(str, problems)] if problems else []

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from estimator_det.files import json_lines
+from model_fn.checks import data_check
+from model_fn.runs import findings
+from model_fn.runs.progress import PROGRESS_FILE
+
+
+@pytest.mark.parametrize(
+    ("step", "evaluated", "found"),
+    [
+        (60, 0.41, True),  # the median of steps 20 to 60 is .2
+        (60, 0.4, False),
+        (30, 1.5, False),  # the median of steps 10 to 30 is .9
+        (5, 9.0, False),  # before the first report
+        (60, math.nan, False),
+    ],
+)
+def test_overfitting(tmp_path, step, evaluated, found):
+    losses = {10: 1.0, 20: 0.9, 30: 0.3, 40: 0.2, 50: 0.1, 60: 0.15}
+    for at, loss in [(60, 7.0), *losses.items(), (70, 0.01)]:  # Step 60 is repeated.
+        json_lines.append(
+            str(tmp_path / PROGRESS_FILE), {"step": at, "time": 1.0, findings.LOSS: loss}
+        )
+    lines = findings.overfitting(str(tmp_path), step, evaluated)
+    assert [line[:47] for line in lines] == [
+        "overfitting: the loss is 0.2 in training and 0."
+    ] * found
+
+
+@pytest.mark.parametrize(
+    ("precisions", "found"),
+    [
+        ({"big": 0.8, "dot": 0.016}, True),
+        ({"big": 0.8, "dot": 0.2}, False),  # weak, but found
+        ({"big": 0.2, "dot": 0.0}, False),  # nothing is learnt yet
+        ({}, False),
+    ],
+)
+def test_classes_without_anchors(monkeypatch, precisions, found):
+    monkeypatch.setattr(data_check, "anchor_problems", lambda config, max_records: ["too small"])
+    lines = findings.classes_without_anchors(None, precisions)
+    text = "class 'dot' has an average precision of 0.016, the best class 0.800"
+    assert lines == ([text, "too small"] if found else [])
