@@ -153,7 +153,7 @@ def check_anchors(
             yield warning(
                 field,
                 f"{_share(count, total)} {_are(count)} {_REASON_TEXTS[reason]}, {how} (below "
-                f"{coverage.threshold:.2g}){classes}",
+                f"{coverage.background:.2g}){classes}",
                 _remedy(reason, coverage, coverage.pixels[rows], two_stages=two_stages),
             )
     tiny = int(np.sum(coverage.pixels.min(axis=1) < TINY_SIDE)) if total else 0

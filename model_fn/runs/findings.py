@@ -1,4 +1,4 @@
-"""What the evaluations of a run mean: overfitting, and classes that no anchor fits."""
+"""Findings about the evaluations of a run: overfitting, and classes that no anchor fits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from model_fn.evaluation.readers import evaluation_folder
 from model_fn.runs.progress import PROGRESS_FILE
 
 LOSS = "Loss/total_loss"
-OVERFITTING = 2.0  # times the loss of training, which augmentation makes higher than evaluation's
-NUM_REPORTS = 5  # lines of progress whose median is the loss of training
-GOOD_PRECISION = 0.3  # of the best class, without which nothing is learnt yet
-WEAK = 0.2  # of the best class's average precision
-MAX_RECORDS = 1000  # of a file of the reader
+OVERFITTING = 2.0  # an evaluation's loss over that of training, which augmentation increases
+NUM_REPORTS = 5  # lines of progress; their median is the loss of training
+GOOD_PRECISION = 0.3  # the best class's average precision, below which nothing is learnt yet
+WEAK = 0.2  # share of the best class's average precision
+MAX_RECORDS = 1000  # records that are read from each file
 
 
 def findings(

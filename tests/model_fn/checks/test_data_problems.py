@@ -139,8 +139,9 @@ def test_remedies_of_two_stages():
     assert kept.remedy.endswith("above 300: add larger scales")
     (left_out,) = data_problems.check_anchors(model, large._replace(num_left_out=9))
     assert left_out.remedy.endswith("above 300: " + data_problems.KEEP_CROSSING)
-    between = coverage([BETWEEN])._replace(num_left_out=9)
+    between = coverage([BETWEEN])._replace(num_left_out=9, threshold=0.7, background=0.3)
     (problem,) = data_problems.check_anchors(model, between)
+    assert "(below 0.3)" in problem.message  # Of those up to .7, the best anchor learns them.
     assert "clip_anchors_to_image: true" in problem.remedy
     assert "matched_threshold" not in problem.remedy
     (lost,) = data_problems.check_anchors(model, coverage([""], lost=[0]))
