@@ -54,6 +54,7 @@ def test_keys_and_shapes(shared, name):
         trainable = {each.op.name for each in tf1.trainable_variables()}
         variables = {each.op.name: each for each in tf1.global_variables()}
         paths = detector.object_paths([*variables])
+        classifier = detector.object_paths([*variables], "classification")
         ours = {
             paths[name]: [each.shape.as_list(), name in trainable]
             for name, each in variables.items()
@@ -62,6 +63,16 @@ def test_keys_and_shapes(shared, name):
         # Of two stages, Keras counts penalties of weight 0, too.
         assert penalties == record["num_regularization_losses"] or name.startswith(("fas", "mas"))
     assert ours == {key: [shape, trains] for key, shape, trains, _, _ in record["variables"]}
+    restored = json.loads((shared / f"golden/tf2/restore/{name}.json").read_text())[
+        "classification"
+    ]
+    assert len(classifier) == restored["num"]
+    ((root, model),) = restored["prefix_rule"].items()
+    for variable, path in classifier.items():
+        layer = path.rpartition("/")[0]
+        by_rule = layer.replace(root, model, 1)
+        expected = restored.get("layers_not_by_the_rule", {}).get(layer, by_rule)
+        assert paths[variable].rpartition("/")[0] == expected
 
 
 @pytest.mark.slow
