@@ -25,7 +25,7 @@ import numpy as np
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.config.text import ConfigError
-from estimator_det.detectors.base import Context, Detector, make_detector
+from estimator_det.detectors.base import Context, TrainableDetector, make_detector
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.loaded_model import image_feed
@@ -102,7 +102,7 @@ class BuiltInput(NamedTuple):
     """The network behind one input type."""
 
     receiver: serving.Receiver
-    predictions: Any  # by `Detector.predict`
+    predictions: Any  # by `TrainableDetector.predict`
     outputs: Dict[str, tf.Tensor]  # detections by name
 
 
@@ -118,7 +118,7 @@ class RestoredNetwork:
     config: pipeline_pb2.TrainEvalPipelineConfig
     options: ExportOptions
     session: Any
-    detector: Detector
+    detector: TrainableDetector
     built: Sequence[BuiltInput]  # the network behind each input type
     definitions: Dict[str, Any]  # SignatureDef by input type; the first is `serving_default`
     checkpoint: str  # prefix of the exported checkpoint, whose variables have their own names
@@ -251,7 +251,7 @@ def _remove_unused_functions(graph_def: Any) -> None:
 
 
 def _build_signatures(
-    detector: Detector,
+    detector: TrainableDetector,
     config: pipeline_pb2.TrainEvalPipelineConfig,
     options: ExportOptions,
     label_map: Optional[str],

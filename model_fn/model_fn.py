@@ -6,7 +6,12 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
-from estimator_det.detectors.base import BatchDetections, Detector, Groundtruth, make_detector
+from estimator_det.detectors.base import (
+    BatchDetections,
+    Groundtruth,
+    TrainableDetector,
+    make_detector,
+)
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
@@ -199,7 +204,7 @@ def _forward(
     model: model_pb2.DetectionModel,
     batch: _Batch,
     compute_dtype: tf.DType,
-) -> Tuple[Detector, step.Forward, Optional[warm_start.RestoreTable]]:
+) -> Tuple[TrainableDetector, step.Forward, Optional[warm_start.RestoreTable]]:
     """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
     train_config = pipeline_config.train_config
     detector = make_detector(model, True, pipeline_config.graph_rewriter)
@@ -259,7 +264,7 @@ def _eval_spec(
 
 def _evaluated_losses(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-    detector: Detector,
+    detector: TrainableDetector,
     predictions: Any,
     groundtruth: Groundtruth,
     detections: BatchDetections,
@@ -301,7 +306,7 @@ def _type_on_core(train_config: train_pb2.TrainConfig, is_on_core: bool) -> tf.D
 
 def _detect(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, is_on_core: bool
-) -> Tuple[Detector, Any, BatchDetections]:
+) -> Tuple[TrainableDetector, Any, BatchDetections]:
     """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model

@@ -38,7 +38,7 @@ from estimator_det.nets.context_attention import Context
 from estimator_det.nets.quantization import Quantization, QuantizedTensor, make_quantization
 from estimator_det.protos import graph_rewriter_pb2, model_pb2, pipeline_pb2
 
-DETECTORS: Registry[Callable[..., Detector]] = Registry(
+DETECTORS: Registry[Callable[..., TrainableDetector]] = Registry(
     "detection model", chosen_by="DetectionModel.model"
 )
 PREPROCESSORS: Registry[Callable[..., Preprocessor]] = Registry("detection model")
@@ -184,7 +184,7 @@ class Postprocessing:
         )
 
 
-class Detector(Protocol):
+class TrainableDetector(Protocol):
     """A whole model; has no state between calls."""
 
     @property
@@ -251,7 +251,7 @@ class Detector(Protocol):
         which the variables were created. Of a network of the TF1 line there are none.
         """
 
-    def with_quantization(self, quantization: Quantization) -> Detector:
+    def with_quantization(self, quantization: Quantization) -> TrainableDetector:
         """Returns the same detector with simulated quantization; ConfigError if it has none."""
 
 
@@ -342,7 +342,7 @@ def make_detector(
     model_config: model_pb2.DetectionModel,
     is_training: bool,
     graph_rewriter: Optional[graph_rewriter_pb2.GraphRewriter] = None,
-) -> Detector:
+) -> TrainableDetector:
     """Builds a detector, but no graph.
 
     The `GraphRewriter` message of the pipeline can turn on simulated quantization.
@@ -354,7 +354,7 @@ def make_detector(
     config = pipeline_pb2.TrainEvalPipelineConfig(model=model_config, graph_rewriter=graph_rewriter)
     parts = ("model", "graph_rewriter")
     refuse(problem for problem in check(config) if problem.field.startswith(parts))
-    detector: Detector = DETECTORS.make_chosen(model_config, is_training)
+    detector: TrainableDetector = DETECTORS.make_chosen(model_config, is_training)
     if graph_rewriter is None:
         return detector
     quantization = make_quantization(graph_rewriter)

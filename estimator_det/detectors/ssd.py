@@ -71,7 +71,7 @@ _LOSSES = ("localization_loss", "classification_loss")
 
 @dataclass(frozen=True)
 class SsdDetector:
-    """A single-shot detector; `Detector` documents its methods."""
+    """A single-shot detector; `TrainableDetector` documents its methods."""
 
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Detector, make_detector
+from estimator_det.detectors.base import TrainableDetector, make_detector
 from estimator_det.protos import pipeline_pb2
 from exporters.image_files import read_image
 from exporters.reading import graphs
@@ -27,7 +27,7 @@ class OwnModel(NamedTuple):
     shapes: Dict[str, Tuple[int, ...]]  # shapes of variables by name
     structure: Structure
     anchors: Optional[np.ndarray]  # float32 [A, 4]; None if they depend on the image
-    detector: Detector
+    detector: TrainableDetector
     object_paths: Dict[str, str]  # paths of variables by name; empty for the TF1 line
     places: List[int]  # height times width of each feature map; empty if it depends on the image
 

@@ -2,7 +2,8 @@
 
 Their names are keys such as `model/…/kernel/.ATTRIBUTES/VARIABLE_VALUE`. A key is one of the ways
 to a variable through Python objects; the graph of objects, which the checkpoint contains, has them
-all. So a variable is found by the path that `Detector.object_paths` gives it, whatever its key is.
+all. So a variable is found by the path that `object_paths` of a detector gives it, whatever its
+key is.
 """
 
 from __future__ import annotations

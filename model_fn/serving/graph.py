@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import BatchDetections, Context, Detector
+from estimator_det.detectors.base import BatchDetections, Context, TrainableDetector
 
 SERVING_DEFAULT = "serving_default"
 PREDICT = "tensorflow/serving/predict"  # the other key of the same signature
@@ -13,7 +13,7 @@ CLASS_OFFSET = 1  # detectors count foreground classes from 0, label maps from 1
 
 
 def serve(
-    detector: Detector,
+    detector: TrainableDetector,
     inputs: tf.Tensor,
     true_shapes: tf.Tensor,
     *,

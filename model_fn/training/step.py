@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Context, Detector, Groundtruth
+from estimator_det.detectors.base import Context, Groundtruth, TrainableDetector
 from estimator_det.nets.quantization import QuantizedTensor
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
@@ -44,7 +44,7 @@ class StepSummary(NamedTuple):
 class Forward(NamedTuple):
     """Network and loss of a batch."""
 
-    predictions: Any  # result of `Detector.predict`, float32
+    predictions: Any  # result of `TrainableDetector.predict`, float32
     groundtruth: Groundtruth
     losses: Tensors  # float32 scalars: the terms, then their sum, TOTAL_LOSS
     counts: Tensors  # float32 scalars: figures of the assignment
@@ -88,7 +88,7 @@ def without_padding(labels: Tensors) -> Tensors:
 
 
 def predict(
-    detector: Detector,
+    detector: TrainableDetector,
     features: Tensors,
     groundtruth: Optional[Groundtruth] = None,
     *,
@@ -136,7 +136,7 @@ def _wide_variables(dtype: tf.DType) -> Callable[..., Any]:
 
 
 def forward(
-    detector: Detector,
+    detector: TrainableDetector,
     features: Tensors,
     labels: Tensors,
     *,
@@ -164,7 +164,7 @@ def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
 
 
 def make_train_step(
-    detector: Detector,
+    detector: TrainableDetector,
     forward_pass: Forward,
     features: Tensors,
     labels: Tensors,
@@ -221,7 +221,7 @@ def make_train_step(
 
 def _make_summary(
     figures: Tensors,
-    detector: Detector,
+    detector: TrainableDetector,
     forward_pass: Forward,
     features: Tensors,
     gradients: Tensors,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import Detector
+from estimator_det.detectors.base import TrainableDetector
 from estimator_det.protos import train_pb2
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
@@ -41,7 +41,7 @@ class ClippingOptimizer(optimizers.OptimizerAround):
 
 
 def make_core_step(
-    detector: Detector,
+    detector: TrainableDetector,
     forward_pass: Forward,
     train_config: train_pb2.TrainConfig,
     *,

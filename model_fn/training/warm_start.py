@@ -19,7 +19,7 @@ from typing import (
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
-from estimator_det.detectors.base import Detector
+from estimator_det.detectors.base import TrainableDetector
 from estimator_det.nets.quantization import is_range
 from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.errors import DamagedCheckpointsError
@@ -205,7 +205,7 @@ def _compare(
 
 
 def table_of(
-    detector: Detector,
+    detector: TrainableDetector,
     train_config: train_pb2.TrainConfig,
     model: Optional[model_pb2.DetectionModel] = None,
 ) -> RestoreTable:
@@ -241,7 +241,7 @@ def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
 
 
 def plan_warm_start(
-    detector: Detector,
+    detector: TrainableDetector,
     train_config: train_pb2.TrainConfig,
     model_dir: Optional[str],
     model: Optional[model_pb2.DetectionModel] = None,

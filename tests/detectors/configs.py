@@ -5,7 +5,7 @@ from __future__ import annotations
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
-from estimator_det.detectors import Detector, Groundtruth, make_detector
+from estimator_det.detectors import Groundtruth, TrainableDetector, make_detector
 from estimator_det.protos import model_pb2
 
 SMALL_SSD = """
@@ -47,7 +47,7 @@ def small_config(overrides: str = "") -> model_pb2.DetectionModel:
     return config
 
 
-def small_detector(overrides: str = "", is_training: bool = True) -> Detector:
+def small_detector(overrides: str = "", is_training: bool = True) -> TrainableDetector:
     """The small detector with overrides."""
     return make_detector(small_config(overrides), is_training)
 

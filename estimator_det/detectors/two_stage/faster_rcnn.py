@@ -92,7 +92,7 @@ class SecondStage:
 
 @dataclass(frozen=True)
 class FasterRcnnDetector:
-    """A two-stage detector; `Detector` documents its methods."""
+    """A two-stage detector; `TrainableDetector` documents its methods."""
 
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training
