@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Iterable, Optional, Sequence
 
+from google.protobuf.message import DecodeError
+
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import object_graph_message
 from estimator_det.config.text import ConfigError
@@ -37,7 +39,11 @@ class ObjectGraph:
     def __init__(self, checkpoint: str) -> None:
         reader = tf1.train.NewCheckpointReader(checkpoint)
         self._stored = reader.get_variable_to_shape_map()
-        self._nodes = object_graph_message(reader.get_tensor(OBJECT_GRAPH)).nodes
+        # Tools that rewrite checkpoints may leave a graph that says less than the keys.
+        try:
+            self._nodes = object_graph_message(reader.get_tensor(OBJECT_GRAPH)).nodes
+        except DecodeError:
+            self._nodes = []
 
     @property
     def roots(self) -> Sequence[str]:
@@ -58,9 +64,9 @@ class ObjectGraph:
         for segment in path.split("/"):
             name = unescaped(segment)
             children = {} if node is None else {c.local_name: c.node_id for c in node.children}
-            node = self._nodes[children[name]] if name in children else None
+            place = children.get(name, -1)
+            node = self._nodes[place] if 0 <= place < len(self._nodes) else None
         keys = [] if node is None else [each.checkpoint_key for each in node.attributes]
-        # Tools that rewrite checkpoints may leave a graph that says less than the keys.
         keys = [key for key in (*keys, path + VALUE_SUFFIX) if key in self._stored]
         return keys[0] if keys else None
 

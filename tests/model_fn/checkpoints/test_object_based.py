@@ -95,7 +95,7 @@ def test_of_a_training_slots_and_step_are_left_out(tmp_path):
     values = {f"{name}{suffix}": value for name, value in {**_values(), **more}.items()}
     prefix = str(tmp_path / "ckpt-7")
     with tf.Graph().as_default(), tf1.Session() as session:
-        graph = {"_CHECKPOINTABLE_OBJECT_GRAPH": b""}  # The keys say enough.
+        graph = {"_CHECKPOINTABLE_OBJECT_GRAPH": b"\xff"}  # The keys say enough.
         names, tensors = zip(*{**values, **graph}.items())
         session.run(
             tf.raw_ops.SaveV2(
