@@ -14,10 +14,10 @@ from estimator_det.compat import apply_summed, make_slots, tf
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
-from model_fn.training import input_images, step, train_op
+from model_fn.training import input_images, step
 from model_fn.training.loop_state import LoopState, optimizer_variables
 from model_fn.training.loss_scale import LossScale
-from model_fn.training.optimizers import make_loop_optimizer
+from model_fn.training.optimizers import approach, make_loop_optimizer
 from model_fn.training.replica import Reduced, Replica
 from model_fn.training.step import Tensors
 from model_fn.training.train_op import APPLIED_NORM, MOVING_AVERAGES, name_of
@@ -222,14 +222,13 @@ class LoopStep:
         self.global_step.assign_add(1)
         if self._loss_scale is not None:
             self._loss_scale.count_step()
-        rest = 1.0 - self._config.moving_average_decay
 
-        def approach(average: tf.Variable, variable: tf.Variable) -> None:
-            average.assign_sub((average - variable) * rest)
+        def update(average: tf.Variable, variable: tf.Variable) -> None:
+            approach(average, variable, 1.0 - self._config.moving_average_decay)
 
         for variable in self._replica.trainable_variables if self._averages else []:
             average = self._averages[name_of(variable)]
-            self._strategy.extended.update(average, approach, args=(variable,))
+            self._strategy.extended.update(average, update, args=(variable,))
 
     def _put_back(self, reduced: Reduced) -> None:
         self._strategy.run(self._replica.put_back, (reduced.statistics,))
@@ -345,6 +344,4 @@ class LoopSummary:
             pictures = input_images.summary(
                 {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
             )
-            histograms = train_op.gradient_summaries(gradients) if gradients else []
-            numbers = train_op.scalar_summary(figures)
-            return tf.raw_ops.MergeSummary(inputs=[numbers, pictures, *histograms])
+            return step.summary(figures, pictures, gradients)

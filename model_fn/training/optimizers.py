@@ -68,12 +68,12 @@ class MovingAverageOptimizer(OptimizerAround):
         pairs = [(_make_average(variable), variable) for variable in tf1.trainable_variables()]
         with tf.control_dependencies([applied]), tf1.name_scope("moving_averages"):
             rest = tf.constant(1 - self._decay)
-            return tf.group(
-                *(
-                    average.assign_sub((average - variable) * rest, read_value=False)
-                    for average, variable in pairs
-                )
-            )
+            return tf.group(*(approach(*pair, rest) for pair in pairs))
+
+
+def approach(average: tf.Variable, variable: tf.Variable, share: Any) -> Any:
+    """Moves an average by a share of its distance to the variable, in graphs and in loops."""
+    return average.assign_sub((average - variable) * share, read_value=False)
 
 
 def _make_average(variable: tf.Variable) -> tf.Variable:

@@ -232,17 +232,31 @@ def _make_summary(
     reader = pipeline_config.train_input_reader
 
     def serialize() -> tf.Tensor:
-        parts = [
-            train_op.scalar_summary(figures),
-            input_images.summary(features, forward_pass.groundtruth, detector.preprocess, reader),
-        ]
-        if pipeline_config.train_config.summarize_gradients:
-            parts += train_op.gradient_summaries(gradients)
-        parts += range_summaries(forward_pass.predictions)
-        return tf1.summary.merge(parts, collections=[])
+        pictures = input_images.summary(
+            features, forward_pass.groundtruth, detector.preprocess, reader
+        )
+        shown = gradients if pipeline_config.train_config.summarize_gradients else {}
+        return summary(figures, pictures, shown, range_summaries(forward_pass.predictions))
 
     serialized = tf.cond(is_due, serialize, lambda: tf.constant(b""), name="summary")
     return StepSummary(serialized, is_due)
+
+
+def summary(
+    figures: Tensors,
+    pictures: tf.Tensor,
+    gradients: Tensors,
+    tables: Sequence[tf.Tensor] = (),
+) -> tf.Tensor:
+    """Serialized Summary of a step, in graphs and in loops.
+
+    Args:
+        pictures, tables: Serialized Summaries.
+        gradients: By variable; empty if they are not summarized.
+    """
+    histograms = train_op.gradient_summaries(gradients) if gradients else []
+    parts = [train_op.scalar_summary(figures), pictures, *histograms, *tables]
+    return tf.raw_ops.MergeSummary(inputs=parts)
 
 
 def measure_input_wait(batch: List[tf.Tensor]) -> tf.Tensor:
