@@ -100,7 +100,7 @@ BOX_SHARE = 1 / 3  # share of an operation's probability with which each box is 
 Apply = Callable[[Sample, tf.Tensor, tf.Tensor], Sample]
 
 
-class Operation(NamedTuple):
+class PolicyOperation(NamedTuple):
     """An operation of a policy."""
 
     apply: Apply
@@ -164,28 +164,30 @@ def _truncated(step: float) -> Callable[[float], float]:
     return lambda level: float(int(level / 10.0 * step))
 
 
-OPERATIONS: Dict[str, Operation] = {
-    "AutoContrast": Operation(_pixels(lambda rgb, _: operations.auto_contrast(rgb)), float),
-    "Equalize": Operation(_equalize, float),
-    "Posterize": Operation(_integer(operations.posterize), _truncated(4)),
-    "Solarize": Operation(_integer(operations.solarize), _truncated(256)),
-    "SolarizeAdd": Operation(_integer(operations.solarize_add), _truncated(110)),
-    "Color": Operation(_pixels(operations.color), _factor),
-    "Contrast": Operation(_pixels(operations.contrast), _factor),
-    "Brightness": Operation(_pixels(operations.brightness), _factor),
-    "Sharpness": Operation(_pixels(operations.sharpness), _factor),
-    "Cutout": Operation(_cutout, _truncated(100)),
-    "BBox_Cutout": Operation(_cutout_in_box, _per_level(0.75)),
-    "TranslateX_BBox": Operation(_signed(operations.translate_x), _per_level(250)),
-    "TranslateY_BBox": Operation(_signed(operations.translate_y), _per_level(250)),
-    "ShearX_BBox": Operation(_signed(operations.shear_x), _per_level(0.3)),
-    "ShearY_BBox": Operation(_signed(operations.shear_y), _per_level(0.3)),
-    "Rotate_BBox": Operation(_signed(operations.rotate), _per_level(30)),
-    "TranslateY_Only_BBoxes": Operation(_signed(operations.translate_y), _per_level(120), True),
-    "ShearX_Only_BBoxes": Operation(_signed(operations.shear_x), _per_level(0.3), True),
-    "ShearY_Only_BBoxes": Operation(_signed(operations.shear_y), _per_level(0.3), True),
-    "Equalize_Only_BBoxes": Operation(_equalize, float, True),
-    "Cutout_Only_BBoxes": Operation(_cutout, _truncated(50), True),
+OPERATIONS: Dict[str, PolicyOperation] = {
+    "AutoContrast": PolicyOperation(_pixels(lambda rgb, _: operations.auto_contrast(rgb)), float),
+    "Equalize": PolicyOperation(_equalize, float),
+    "Posterize": PolicyOperation(_integer(operations.posterize), _truncated(4)),
+    "Solarize": PolicyOperation(_integer(operations.solarize), _truncated(256)),
+    "SolarizeAdd": PolicyOperation(_integer(operations.solarize_add), _truncated(110)),
+    "Color": PolicyOperation(_pixels(operations.color), _factor),
+    "Contrast": PolicyOperation(_pixels(operations.contrast), _factor),
+    "Brightness": PolicyOperation(_pixels(operations.brightness), _factor),
+    "Sharpness": PolicyOperation(_pixels(operations.sharpness), _factor),
+    "Cutout": PolicyOperation(_cutout, _truncated(100)),
+    "BBox_Cutout": PolicyOperation(_cutout_in_box, _per_level(0.75)),
+    "TranslateX_BBox": PolicyOperation(_signed(operations.translate_x), _per_level(250)),
+    "TranslateY_BBox": PolicyOperation(_signed(operations.translate_y), _per_level(250)),
+    "ShearX_BBox": PolicyOperation(_signed(operations.shear_x), _per_level(0.3)),
+    "ShearY_BBox": PolicyOperation(_signed(operations.shear_y), _per_level(0.3)),
+    "Rotate_BBox": PolicyOperation(_signed(operations.rotate), _per_level(30)),
+    "TranslateY_Only_BBoxes": PolicyOperation(
+        _signed(operations.translate_y), _per_level(120), True
+    ),
+    "ShearX_Only_BBoxes": PolicyOperation(_signed(operations.shear_x), _per_level(0.3), True),
+    "ShearY_Only_BBoxes": PolicyOperation(_signed(operations.shear_y), _per_level(0.3), True),
+    "Equalize_Only_BBoxes": PolicyOperation(_equalize, float, True),
+    "Cutout_Only_BBoxes": PolicyOperation(_cutout, _truncated(50), True),
 }
 
 
@@ -212,7 +214,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
         is_selected |= tf.gather(is_on_boxes, kind[position])
         return tf.where(is_selected, kind[position], len(names))
 
-    def branch_of(operation: Operation) -> Callable[[Sample, tf.Tensor], Sample]:
+    def branch_of(operation: PolicyOperation) -> Callable[[Sample, tf.Tensor], Sample]:
         def branch(current: Sample, position: tf.Tensor) -> Sample:
             change_seed = seeds(position)[1]
             if not operation.is_on_boxes:
@@ -229,7 +231,7 @@ def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
 
 
 def _apply_to_boxes(
-    operation: Operation,
+    operation: PolicyOperation,
     sample: Sample,
     seed: tf.Tensor,
     probability: tf.Tensor,

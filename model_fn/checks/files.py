@@ -17,7 +17,7 @@ from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import files_of, unknown_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
-from model_fn.checks.subject import Reader, Subject
+from model_fn.checks.subject import CheckedReader, Subject
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
@@ -38,7 +38,7 @@ def check_label_maps(subject: Subject) -> Iterator[Problem]:
 
 
 def compare_with_model(
-    table: Iterable[Reader], model: model_pb2.DetectionModel
+    table: Iterable[CheckedReader], model: model_pb2.DetectionModel
 ) -> Iterator[Problem]:
     """Problems of label maps, each file once, for a `DetectionModel`."""
     kind = model.WhichOneof("model")
@@ -93,7 +93,7 @@ def check_hierarchies(subject: Subject) -> Iterator[Problem]:
                 yield from_error(failure, field, "correct the path or the file")
 
 
-def _problem_of_sample(reader: Reader) -> Optional[Problem]:
+def _problem_of_sample(reader: CheckedReader) -> Optional[Problem]:
     """The problem of a label map that lacks class names of a sample of the records.
 
     Label maps and records that cannot be read are left to other checks.

@@ -16,7 +16,7 @@ from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.label_map import LabelMap, read_label_map
 
 
-class Reader(NamedTuple):
+class CheckedReader(NamedTuple):
     """An input reader of a configuration, and its label map."""
 
     field: str  # its path, such as "eval_input_reader[0]"
@@ -31,7 +31,7 @@ class Reader(NamedTuple):
 
 def read_label_maps(
     named_readers: Iterable[Tuple[str, input_reader_pb2.InputReader]], *, with_remote: bool = True
-) -> List[Reader]:
+) -> List[CheckedReader]:
     """Input readers by path with their label maps, each file read once."""
 
     @functools.cache
@@ -43,7 +43,9 @@ def read_label_maps(
         except ConfigError as reason:
             return reason
 
-    return [Reader(field, config, read(config.label_map_path)) for field, config in named_readers]
+    return [
+        CheckedReader(field, config, read(config.label_map_path)) for field, config in named_readers
+    ]
 
 
 @dataclasses.dataclass
@@ -54,7 +56,7 @@ class Subject:
     readable: (
         pipeline_pb2.TrainEvalPipelineConfig
     )  # the same for what reads files and builds graphs
-    readers: Sequence[Reader]
+    readers: Sequence[CheckedReader]
     reads_all: bool  # files that are not local, and records, too
     problems: Sequence[Problem] = ()  # problems that the rules report
     graphs: Any = None  # result of `graphs.examine`

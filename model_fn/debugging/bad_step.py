@@ -44,7 +44,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class UsedRecord:
     """Origin of an image of the batch."""
 
     image: int  # number in the batch
@@ -70,7 +70,7 @@ class BadInput:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class BadStepReport:
     """Facts about a bad step."""
 
     step: int
@@ -79,7 +79,7 @@ class Report:
     bad_variables: List[str]
     largest_variables: Norms  # by greatest absolute value
     bad_inputs: List[BadInput]
-    batch: List[Record]
+    batch: List[UsedRecord]
     not_replayed: str  # reason why the step could not be run again; "" if it was
     folder: str
     causes: Sequence[str] = ()  # with their remedies, the likeliest first
@@ -94,7 +94,7 @@ def save_bad_step(
     model_dir: str,
     step: int,
     values: Dict[str, float],
-) -> Report:
+) -> BadStepReport:
     """Writes the folder of a bad step.
 
     Args:
@@ -107,7 +107,7 @@ def save_bad_step(
     prefix = os.path.join(folder, CHECKPOINT)
     training.save(prefix)
     bad_variables, largest = _examine_variables(prefix, training.trained_names())
-    report = Report(
+    report = BadStepReport(
         step=step,
         not_finite=bad_names(values),
         values=values,
@@ -126,7 +126,9 @@ def save_bad_step(
     return report
 
 
-def _replayed(report: Report, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Report:
+def _replayed(
+    report: BadStepReport, pipeline_config: pipeline_pb2.TrainEvalPipelineConfig
+) -> BadStepReport:
     """The report, completed by running the step again."""
     try:
         step = replay(pipeline_config, report.folder).steps[0]
@@ -137,7 +139,7 @@ def _replayed(report: Report, pipeline_config: pipeline_pb2.TrainEvalPipelineCon
     return dataclasses.replace(report, first_non_finite=step.first_non_finite, bad_gradients=bad)
 
 
-def _write(report: Report) -> None:
+def _write(report: BadStepReport) -> None:
     content = dataclasses.asdict(report)
     # JSON has no numbers that are not finite.
     content["values"] = {k: x if math.isfinite(x) else str(x) for k, x in report.values.items()}
@@ -188,7 +190,7 @@ def _bad_inputs(batch: Mapping[str, np.ndarray]) -> List[BadInput]:
 
 def _records_of(
     batch: Mapping[str, np.ndarray], reader: input_reader_pb2.InputReader
-) -> List[Record]:
+) -> List[UsedRecord]:
     count = len(batch.get(f"features/{schema.IMAGE}", ()))
     names = batch.get(f"features/{schema.SOURCE_ID}", [b""] * count)
     places = batch.get(f"features/{schema.RECORD}", np.full([count, 2], -1))
@@ -201,11 +203,11 @@ def _records_of(
         path = paths[file] if 0 <= file < len(paths) else ""
         mixed = partners[image].tolist()
         others = [Place(paths[k], record) for k, record in mixed if 0 <= k < len(paths)]
-        records_of_batch.append(Record(image, name, path, number if path else -1, others))
+        records_of_batch.append(UsedRecord(image, name, path, number if path else -1, others))
     return records_of_batch
 
 
-def _causes(report: Report) -> List[str]:
+def _causes(report: BadStepReport) -> List[str]:
     causes = []
     for bad in report.bad_inputs[:_MOST_SHOWN]:
         name = report.batch[bad.image].sentence() if report.batch else f"image {bad.image}"
@@ -243,7 +245,7 @@ def _causes(report: Report) -> List[str]:
     return causes
 
 
-def report_text(report: Report) -> str:
+def report_text(report: BadStepReport) -> str:
     """The report for people."""
     lines = [
         f"Step {report.step} is not finite: {', '.join(report.not_finite)}.",
@@ -280,7 +282,7 @@ def report_text(report: Report) -> str:
     return "\n".join(lines)
 
 
-def summary_text(report: Report) -> str:
+def summary_text(report: BadStepReport) -> str:
     """The message that training ends with."""
     parts = [f"step {report.step}: not finite: {', '.join(report.not_finite)}"]
     if report.first_non_finite:

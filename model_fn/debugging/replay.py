@@ -30,7 +30,7 @@ _MOST_GRADIENTS = 12  # in a text
 Norms = List[Tuple[str, float]]
 
 
-class Step(NamedTuple):
+class ReplayedStep(NamedTuple):
     """Results of a step that was run again."""
 
     step: int  # counted as in training
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 class Replay(NamedTuple):
     """Result of a replay."""
 
-    steps: List[Step]  # up to the first that is not finite
+    steps: List[ReplayedStep]  # up to the first that is not finite
     restored: int  # variables read from the checkpoint
     fresh: List[str]  # variables that it lacks, or has in another shape
 
@@ -113,7 +113,7 @@ def replay(
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             session.run(tf1.tables_initializer())
             saver.restore(session, prefix)
-            steps: List[Step] = []
+            steps: List[ReplayedStep] = []
             while len(steps) < num_steps and all(step.is_finite for step in steps):
                 if steps:
                     session.run(applied.op, feeds)
@@ -123,7 +123,7 @@ def replay(
                 for name, value in fetched["checks"].items():
                     if not math.isfinite(value):
                         values[name] = float(value)
-                step = Step(number, values, _by_size(fetched["norms"]), None)
+                step = ReplayedStep(number, values, _by_size(fetched["norms"]), None)
                 if not step.is_finite:
                     step = step._replace(first_non_finite=find_first(session, targets, feeds))
                 steps.append(step)

@@ -19,7 +19,7 @@ from estimator_det.programs.cloud.connection import (
     Retry,
     StorageError,
     connect,
-    explained,
+    storage_error,
 )
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
@@ -275,8 +275,8 @@ def test_login_that_is_not_valid_and_login_service_that_is_busy(emulator):
     from google.api_core.exceptions import Unauthorized
 
     path = CloudPath("data", "x")
-    assert "are not valid" in str(explained(RefreshError("revoked"), path, "read"))
-    refused = explained(Unauthorized("401"), path, "read")
+    assert "are not valid" in str(storage_error(RefreshError("revoked"), path, "read"))
+    refused = storage_error(Unauthorized("401"), path, "read")
     assert "does not accept the credentials (HTTP 401). Log in by: gcloud auth" in str(refused)
-    busy = explained(RefreshError("503", retryable=True), path, "read")
+    busy = storage_error(RefreshError("503", retryable=True), path, "read")
     assert "read failed: the connection failed (RefreshError)" in str(busy)

@@ -18,7 +18,7 @@ from exporters.loaded_model import LoadedModel
 from inputs.bad_records.kinds import FAIL, LONGEST_MESSAGE, SKIP, RecordFault
 from inputs.bad_records.log import FaultLog, RecordFaultError
 from model_fn.checks import anchor_coverage
-from model_fn.debugging.bad_step import Record
+from model_fn.debugging.bad_step import UsedRecord
 from model_fn.drawing import charts
 from model_fn.evaluation import report
 from tests.hostile import CONTROLS, shows_as_itself
@@ -72,8 +72,8 @@ def test_reports_of_faults_and_steps(capsys):
     report.print_notes({f"PerClass/{LONG}": LONG})
     report.print_results(LONG, {"loss": 1.0})
     _output(capsys)
-    assert shows_as_itself(Record(0, LONG, "f", 1).sentence())
-    assert len(Record(0, LONG, "f", 1).sentence()) < 1_000
+    assert shows_as_itself(UsedRecord(0, LONG, "f", 1).sentence())
+    assert len(UsedRecord(0, LONG, "f", 1).sentence()) < 1_000
 
 
 class _Model(LoadedModel):

@@ -94,7 +94,7 @@ class Connection(NamedTuple):
         try:
             yield {"timeout": TIMEOUT_SECS, "retry": Retry(self, path, action)}
         except Exception as error:
-            if (known := explained(error, path, action)) is None:
+            if (known := storage_error(error, path, action)) is None:
                 raise
             raise known from error
 
@@ -158,7 +158,7 @@ def connect(threads: int = THREADS) -> Connection:
     return Connection(client, threads, threading.Event())
 
 
-def explained(error: BaseException, path: CloudPath, action: str) -> Optional[StorageError]:
+def storage_error(error: BaseException, path: CloudPath, action: str) -> Optional[StorageError]:
     """The error for the user for one of Google's library; None for errors of other origin."""
     from google.auth.exceptions import GoogleAuthError
     from google.cloud.storage.exceptions import DataCorruption

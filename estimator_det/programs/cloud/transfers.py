@@ -10,7 +10,7 @@ from typing import Any, Callable
 import google_crc32c
 
 from estimator_det.files import atomic
-from estimator_det.programs.cloud.connection import Connection, StorageError, explained
+from estimator_det.programs.cloud.connection import Connection, StorageError, storage_error
 from estimator_det.programs.cloud.paths import CloudPath
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def upload_file(connection: Connection, local: str, target: CloudPath, advance: 
                 **sending,
             )
         except ValueError as error:  # from the library's checks of what it reads
-            raise explained(error, target, "write") or changed from error
+            raise storage_error(error, target, "write") or changed from error
         # The library checks what it has read, not whether the file changed meanwhile.
         after = os.stat(local)
         if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
