@@ -13,13 +13,16 @@ FROM ${BASE} AS train
 # For GPUs: tensorflow[and-cuda]==2.15.1
 ARG TENSORFLOW=tensorflow==2.15.1
 WORKDIR /opt/estimator-det
-RUN pip install --no-cache-dir "${TENSORFLOW}"
+# The versions of all packages for Python 3.11 and this TensorFlow; for others /dev/null.
+ARG CONSTRAINTS=requirements_lock.txt
+COPY requirements_lock.txt ./
+RUN pip install --no-cache-dir --constraint "${CONSTRAINTS}" "${TENSORFLOW}"
 COPY setup.py pyproject.toml MANIFEST.in LICENSE README.md ./
 COPY estimator_det estimator_det
 COPY inputs inputs
 COPY model_fn model_fn
 COPY exporters exporters
-RUN pip install --no-cache-dir . "${TENSORFLOW}"
+RUN pip install --no-cache-dir --constraint "${CONSTRAINTS}" . "${TENSORFLOW}"
 # Kubernetes may run it as any user: caches need a folder that all can write to.
 ENV HOME=/tmp
 WORKDIR /tmp

@@ -25,12 +25,15 @@ STEPS ?= 20
 comma := ,
 EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
 
+# The lock is for one pair of Python and TensorFlow.
+CONSTRAINTS := $(if $(filter python3.11/2.15.1,$(notdir $(PYTHON))/$(TENSORFLOW)),--constraint requirements_lock.txt)
+
 # TensorFlow's notes on missing accelerators hide what matters.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types contracts unit smoke smoke-newest versions test test-all test-newest test-matrix \
-  demo docs protos format clean
+  demo docs protos lock format clean
 
 help:
 	@echo "make test       lint, types, import contracts and tests: about 8 minutes on two cores"
@@ -43,6 +46,7 @@ help:
 	@echo "make docs       these pages, an API reference and all fields of configurations as a site in site/"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
+	@echo "make lock       requirements_lock.txt, which the environment is installed from, of the newest versions"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
 	@echo "make clean      remove what was built, the environment included"
@@ -52,13 +56,23 @@ venv: $(STAMP)
 # Done again only when what is installed changes; rebuilt for another Python or TensorFlow. Some
 # systems ship Python without the parts that put pip into an environment; the pip they have can do
 # that too.
-$(STAMP): setup.py pyproject.toml
+$(STAMP): setup.py pyproject.toml requirements_lock.txt
 	@echo "== environment in $(VENV) ($(PYTHON), TensorFlow $(TENSORFLOW)): a few minutes, once"
 	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
 	@touch $@
+
+# The newest versions that fit, from PyPI alone: folders of wheels that this machine may have are
+# not on others.
+lock:
+	python3.11 -m venv --clear $(VENV)-lock
+	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_EXTRA_INDEX_URL= $(VENV)-lock/bin/python -m pip install --quiet \
+	  --dry-run --report $(VENV)-lock/report.json '.[test,protos]' 'tensorflow==2.15.1'
+	$(VENV)-lock/bin/python tests/lock.py $(VENV)-lock/report.json > $(VENV)-lock/requirements_lock.txt
+	cp $(VENV)-lock/requirements_lock.txt .
+	rm -rf $(VENV)-lock
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
+import sys
 from typing import Any, Dict, List
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import ROOT
@@ -60,3 +63,12 @@ def test_packages_are_locked_in_versions_of_setup():
         name = requirement.name.lower().replace("-", "_")
         assert requirement.specifier.contains(locked[name]), f"{requirement}: {locked[name]}"
         assert f"{PYPI}{name}" in dependencies
+
+
+def test_the_environment_has_the_locked_versions():
+    locked = _locked()
+    pair = (sys.version_info[:2], importlib.metadata.version("tensorflow"))
+    if pair != ((3, 11), locked["tensorflow"]):
+        pytest.skip("the lock is for another Python or TensorFlow")
+    installed = {name: importlib.metadata.version(name) for name in locked}
+    assert installed == locked, "run make venv, or after a change of setup.py make lock"

@@ -59,7 +59,8 @@ def test_everything_that_is_installed_is_copied_and_not_ignored():
     copied = [name for value in _values("train", "COPY") for name in value.split()[:-1]]
     assert all((ROOT / name).exists() for name in copied)
     manifest = re.findall(r"^include (.+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
-    needed = {"setup.py", "pyproject.toml", "MANIFEST.in", *manifest[0].split()} - {"CHANGELOG.md"}
+    needed = {"setup.py", "pyproject.toml", "MANIFEST.in", "requirements_lock.txt"}
+    needed |= {*manifest[0].split()} - {"CHANGELOG.md"}
     packages = find_packages(str(ROOT), include=[f"{room}*" for room in ROOMS])
     assert needed | {package.partition(".")[0] for package in packages} == set(copied)
 
