@@ -20,6 +20,7 @@ from estimator_det.compat import tf
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape, predicts_masks, readers
 from estimator_det.config.field_rules import no_effect
+from estimator_det.config.paths import named_paths
 from estimator_det.config.problem import Problem, error, refuse, warning
 from estimator_det.config.rules import check, rules
 from estimator_det.config.text import ConfigError
@@ -140,9 +141,14 @@ def create_train_input_fn(
 
 
 def _refuse(config: pipeline_pb2.TrainEvalPipelineConfig, *parts: str) -> None:
-    """Raises the errors of the parts of a configuration that make an input."""
-    problems = check(config)
-    refuse(each for each in problems if each.field == "model" or each.field.startswith(parts))
+    """Raises the errors in the parts of a configuration that make an input."""
+    files = {field for field, _ in named_paths(config)}  # their errors show when they are read
+    refuse(
+        problem
+        for problem in check(config)
+        if problem.field not in files
+        and (problem.field == "model" or problem.field.startswith(parts))
+    )
 
 
 @rules(pipeline_pb2.TrainEvalPipelineConfig)

@@ -365,9 +365,9 @@ def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
     """Builds only the preprocessing of a model; ConfigError like `make_detector`."""
     kind = model_config.WhichOneof("model")
     parts = (f"model.{kind}.image_resizer", f"model.{kind}.feature_extractor")
-    refuse(
+    refuse(  # It needs no other parts, but they must not be absurd.
         problem
         for problem in check(model_config, "model")
-        if problem.field in ("model", f"model.{kind}") or problem.field.startswith(parts)
+        if problem.message != "is missing" or problem.field.startswith(parts)
     )
     return PREPROCESSORS.make_chosen(model_config)

@@ -368,6 +368,6 @@ def test_a_value_that_equals_the_default_is_not_reported():
 def test_an_input_refuses_what_no_run_supports():
     config = pipeline.read_pipeline(str(demo.CONFIG_FILE))
     config.train_input_reader.load_track_id = True
-    refusal = r"train_input_reader\.load_track_id: is not supported yet"
+    refusal = r"train_input_reader\.load_track_id:? is not supported yet"
     with pytest.raises(ConfigError, match=refusal):
         inputs.create_train_input_fn(config, lambda images: images)
