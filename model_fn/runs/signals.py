@@ -18,7 +18,7 @@ from estimator_det.console import printing
 
 
 class Stop:
-    """Request to end a run, by a signal, a hook, another task or the mark of the end."""
+    """Request to end a run, by a signal, a hook, another task or training_over.json."""
 
     def __init__(self) -> None:
         # Without a lock: a signal handler interrupts the thread that would hold it.
@@ -91,7 +91,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
-        """Context manager: a signal raises `Stopped` even after `defer()`: nothing is at stake."""
+        """Context manager: a signal raises `Stopped` even after `defer()`, as in an evaluation."""
         was, self._deferring = self._deferring, False
         try:
             self._stop.raise_if_requested()

@@ -58,11 +58,10 @@ def _end_process(error: MissingTaskError) -> None:
 class TaskWatch:
     """Watches the other tasks that train, in a thread.
 
-    If one is missing for too long, the run is stopped by a `MissingTaskError`, and the process is
-    expected to end by itself: the chief saves before. It is ended if it has not done so in the same
-    time once more, and at once for a parameter server, without which no step ends and nothing can
-    be saved, or if no step ends without each of the tasks. If training is over, the run is stopped
-    without an error.
+    If one is missing for too long, the run is stopped by a `MissingTaskError`. The process gets the
+    same time once more to save and exit; then it is killed. It is killed at once if nothing can be
+    saved: a parameter server is missing, or every step needs every task. If training is over, the
+    run is stopped without an error.
     """
 
     def __init__(
