@@ -14,7 +14,6 @@ import sys
 from typing import Dict, List, NamedTuple
 
 import pytest
-from setuptools import find_packages
 
 from tests.conftest import ROOT
 
@@ -61,8 +60,7 @@ def test_everything_that_is_installed_is_copied_and_not_ignored():
     manifest = re.findall(r"^include (.+)", (ROOT / "MANIFEST.in").read_text(), re.MULTILINE)
     needed = {"setup.py", "pyproject.toml", "MANIFEST.in", "requirements_lock.txt"}
     needed |= {*manifest[0].split()} - {"CHANGELOG.md"}
-    packages = find_packages(str(ROOT), include=[f"{room}*" for room in ROOMS])
-    assert needed | {package.partition(".")[0] for package in packages} == set(copied)
+    assert needed | set(ROOMS) == set(copied)
 
     patterns = [
         line
