@@ -45,7 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FORMAT",
         help=f"{', '.join(CONVERTERS)}, that of a converter of yours (--import), or {TFRECORD}",
     )
-    parser.add_argument("--to", dest="target_format", required=True, choices=(TFRECORD, COCO))
+    parser.add_argument(
+        "--to",
+        dest="target_format",
+        required=True,
+        choices=(TFRECORD, COCO),
+        help=f"{TFRECORD}: records for training; {COCO}: a file of annotations, of records",
+    )
     text = "an existing label map, whose ids are used; default: label_map.pbtxt is written"
     add_options(parser, str, {"--label_map FILE": text})
     _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
@@ -80,8 +86,8 @@ def _add_record_arguments(group: Any) -> None:
         group, bool, {"--masks": "write masks as PNG", "--clip_boxes": "clip boxes to the image"}
     )
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
-    add_options(group, int, {"--quality": "of JPEG files encoded again (92)"})
-    text = "what to do with rotation by EXIF (refuse)"
+    add_options(group, int, {"--quality": "of JPEG files encoded again (default: 92)"})
+    text = "what to do with rotation by EXIF (default: refuse)"
     add_options(group, str, {"--exif": text}, choices=("refuse", "apply"))
 
 

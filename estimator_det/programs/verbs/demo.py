@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "ssd (default), or mask_rcnn: two stages, with masks; takes longer"
     add_options(parser, str, {"--model": text}, default="ssd", choices=("ssd", "mask_rcnn"))
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
-    text = "of the data and the initial weights (default: %(default)s)"
+    text = "seed of the data and the initial weights (default: %(default)s)"
     add_options(parser, int, {"--seed": text}, default=0)
     add_options(parser, int, {"--num_train_steps": "default: train_config.num_steps"})
     text = "of the data set (default: %(default)s)"

@@ -27,7 +27,9 @@ NUM_IMAGES, NUM_RECORDS = 16, 4  # drawn by default, of batches and of augmentat
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
-    add_options(parser, str, {"--output FILE.png": "default: %(default)s"}, default="data.png")
+    add_options(
+        parser, str, {"--output FILE.png": "the picture (default: %(default)s)"}, default="data.png"
+    )
     text = (
         f"images to draw (default: {NUM_IMAGES}); with --augmentation, records to draw (default: "
         f"{NUM_RECORDS})"

@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--region": "of the machines, e.g. us-central1",
     }
     add_options(parser, str, required, required=True)
-    add_options(parser, str, {"--project": "default: that of gcloud"}, default="")
+    add_options(
+        parser, str, {"--project": "project of the job (default: that of gcloud)"}, default=""
+    )
     text = "vertex (default), or ai-platform: closed since January 2025, prints the command only"
     add_options(parser, str, {"--platform": text}, choices=PLATFORMS, default="vertex")
     add_options(parser, str, {"--service_account": "that the job runs as"}, default="")

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     texts = {
         "--num_train_steps": "steps in all; 0 trains for train_input_reader.num_epochs, and "
         "without these until it is stopped; default: train_config.num_steps",
-        "--seed": "of initial weights, shuffling and augmentation",
+        "--seed": "seed of initial weights, shuffling and augmentation",
     }
     add_options(parser, int, texts)
     switches = {
