@@ -201,15 +201,14 @@ def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = Fal
 def say_findings(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
+    reader: str,
+    step: int,
     metrics: Mapping[str, float],
-    reader: Optional[str] = None,
 ) -> None:
-    """Prints what the metrics of a reader mean, by default of the first one."""
-    from model_fn.evaluation.readers import named_readers
+    """Prints what the metrics of an evaluation mean."""
     from model_fn.runs.findings import findings
 
-    reader = reader or next(iter(named_readers(config)))
-    for line in findings(config, model_dir, reader, metrics):
+    for line in findings(config, model_dir, reader, step, metrics):
         print_line(line)
 
 

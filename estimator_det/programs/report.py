@@ -238,7 +238,7 @@ def _headline(run: Run) -> List[Tuple[str, str]]:
 def _findings(run: Run) -> List[str]:
     if run.chosen is None:
         return []
-    return findings(run.config, run.folder, run.reader, run.chosen.metrics)
+    return findings(run.config, run.folder, run.reader, run.chosen.step, run.chosen.metrics)
 
 
 def _commands(run: Run) -> List[Tuple[str, str]]:

@@ -6,7 +6,7 @@ import dataclasses
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf
+from estimator_det.compat import require_v2_behavior, tf
 from estimator_det.config import files, pipeline, plugins
 from estimator_det.files import ownership
 from estimator_det.protos import pipeline_pb2
@@ -129,6 +129,7 @@ def export_formats(
             installed, a converter fails, or a model differs from the checkpoint by more than the
             tolerance of its format, and is renamed.
     """
+    require_v2_behavior()
     options = _checked(pipeline_config, formats, options)
     ownership.refuse_inputs(output_dir, [parent_folder(find_checkpoint(checkpoint_prefix))])
     with locked(output_dir):

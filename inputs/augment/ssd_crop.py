@@ -153,10 +153,7 @@ def _ssd_crop_pad_parts(
 def random_crop_pad_image(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.RandomCropPadImage
 ) -> Sample:
-    """Crops, then places the crop on a canvas whose size is relative to the uncropped image.
-
-    ConfigError if `pad_color` does not fit the channels of the image.
-    """
+    """Crops, then places the crop on a canvas whose size is relative to the uncropped image."""
     return _random_crop_pad(sample, seed, [config], [_padding(config, config.pad_color)])
 
 

@@ -28,10 +28,10 @@ def findings(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     reader: str,
+    step: int,
     metrics: Mapping[str, float],
 ) -> List[str]:
     """Lines about an evaluation of a reader, from its metrics; none if there is nothing to say."""
-    step = int(metrics["global_step"])
     values = details.read(evaluation_folder(model_dir, reader), step) or {}
     precisions = values.get("average_precisions", {})
     return [

@@ -121,7 +121,7 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
     arguments = ["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]
     assert cli.main([*arguments, "isotonic"]) == 2
-    assert "calibration 'isotonic' is not known" in capsys.readouterr().err
+    assert "--calibrate: invalid choice: 'isotonic'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,9 @@ def _evaluate(
         for evaluation in evaluations:
             title = f"evaluation {evaluation.reader}:"
             console.say_metrics(title, evaluation.metrics, verbose=verbose)
-            console.say_findings(config, folder, evaluation.metrics, evaluation.reader)
+            console.say_findings(
+                config, folder, evaluation.reader, evaluation.step, evaluation.metrics
+            )
         if calibrate:
             # Exports use the thresholds and calibration of the first reader, too.
             _calibrate(scores, calibrate, evaluations[0], folder)

@@ -216,6 +216,7 @@ def run(options: argparse.Namespace) -> None:
         )
     console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
+    from model_fn.evaluation.readers import named_readers
     from model_fn.runs import runner
 
     if options.precision == AUTO:
@@ -227,5 +228,6 @@ def run(options: argparse.Namespace) -> None:
     metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
-        console.say_findings(config, options.model_dir, metrics)
+        reader, step = next(iter(named_readers(config))), int(metrics["global_step"])
+        console.say_findings(config, options.model_dir, reader, step, metrics)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")

@@ -6,9 +6,11 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.config import rules
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS
 from inputs.augment.copy_paste import paste
@@ -42,8 +44,13 @@ def mixture(text: str, samples: Sequence[Sample], seed: int = 1) -> Sample:
 
 
 def test_a_colour_that_does_not_fit_the_records():
-    with pytest.raises(ConfigError, match="pad_color has 2 numbers"):
-        mixture("mosaic { pad_color: [1, 2] }", [sample_of("bare")] * 4)
+    step = "data_augmentation_options { mosaic { pad_color: [1, 2] } }"
+    config = text_format.Parse(
+        f"train_config {{ {step} }} train_input_reader {{ }}",
+        pipeline_pb2.TrainEvalPipelineConfig(),
+    )
+    (problem,) = [each for each in rules.check(config) if each.field.endswith("mosaic.pad_color")]
+    assert "2" in problem.message and "3" in problem.message
 
 
 # Placing.
