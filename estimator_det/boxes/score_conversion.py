@@ -211,4 +211,5 @@ def _make_sigmoid_per_class(
 def _make_temperature(
     config: calibration_pb2.TemperatureScalingCalibration, convert: ScoreFunction
 ) -> ScoreFunction:
-    return lambda logits: convert(logits / config.scaler)
+    scaler = config.scaler
+    return lambda logits: convert(logits / scaler)
