@@ -36,6 +36,7 @@ def loaded_trainable(exported_trainable):
 def test_folder(exported, trained):
     names = {path.name for path in exported.iterdir()}
     assert names == {
+        ".estimator-det-export",
         "saved_model",
         "frozen_inference_graph.pb",
         "model.ckpt.index",

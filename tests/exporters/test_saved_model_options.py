@@ -207,6 +207,9 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
     old = folder / "saved_model" / "old.txt"
     old.parent.mkdir()
     old.touch()
+    with pytest.raises(FileExistsError, match="contains no earlier export"):
+        _export(trained, folder, overwrite=True)
+    (folder / "pipeline.config").touch()  # Exports of versions without a marker have one, too.
     _export(trained, folder, overwrite=True)
     assert (folder / "notes.txt").read_text() == "mine"
     assert not old.exists()

@@ -104,7 +104,7 @@ def test_memory_of_a_core(capsys, monkeypatch, built):
     assert "GiB a core at 3 images each" in told
     assert "v1  (0 GiB): 0 images a core, a batch of 0 on 8 cores; this batch does not" in told
     assert "v9  (16 GiB): " in told
-    block = tpu_memory.SameShape((3, 1 << 20), 4, False)
+    block = tpu_memory.TensorGroup((3, 1 << 20), 4, False)
     needed = tpu_memory.CoreMemory(0, 0, [block], None, [], images=3)
     monkeypatch.setattr(tpu_memory, "estimate", lambda config, images: needed)
     monkeypatch.setattr(tpu_memory, "CORE_BYTES", {"v1": 1 << 20})

@@ -46,8 +46,10 @@ def _environment() -> Dict[str, str]:
 
 
 SIMPLE = "from tests.programs import forking; forking.simplify()"
-LIBRARY = f"""
+PROGRAM = f"""
 import sys
+import estimator_det
+estimator_det.is_program = True
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from model_fn.runs import runner
@@ -59,9 +61,9 @@ tf.compat.v1.train.remove_checkpoint("none")  # which is deprecated, and called 
 
 
 @pytest.mark.slow
-def test_a_library_prints_no_advice_to_its_authors(tmp_path):
+def test_a_program_prints_no_advice_to_its_authors(tmp_path):
     config = small_config(tmp_path, num_steps=2)
-    (tmp_path / "user.py").write_text(LIBRARY)
+    (tmp_path / "user.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "user.py"), config, str(tmp_path / "run")]
     ended = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=True)
     assert "step 2/2 | " in ended.stderr

@@ -10,13 +10,14 @@ import pytest
 
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import ImageFrame
 from estimator_det.detectors.two_stage import proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from tests.detectors.two_stage.configs import LABELS, SCENE, small_config
+from tests.faults import faults
 
+TF2_TYPE = "faster_rcnn_resnet50_keras"
 INPUTS = tf.zeros([1, 100, 200, 3])
 NORMALIZED = LABELS._replace(boxes=LABELS.boxes / [100.0, 200.0, 100.0, 200.0])
 
@@ -35,9 +36,9 @@ def test_stages_as_configured():
         crop_width: 10 num_spatial_bins_height: 2 num_spatial_bins_width: 5 } }"""
     head = regions.make_region_stage(config(text), extractor, is_training=False).head
     assert (head.depth, head.crop_size, head.num_bins, head.matmul) == (4, (4, 10), (2, 5), True)
-    extractor.recipe.is_tf2_line = True
-    with pytest.raises(ConfigError, match="rfcn_box_predictor is not supported by networks of"):
-        regions.make_region_stage(config(text), extractor, is_training=False)
+    refusal = "rfcn_box_predictor: is not supported by networks of the TF2 line"
+    assert refusal not in faults(config(text))
+    assert refusal in faults(config(f"{text} feature_extractor {{ type: '{TF2_TYPE}' }}"))
 
 
 def detect(options: Any, *arguments: Any) -> Any:
