@@ -59,30 +59,6 @@ def test_commands_of_converting_data_are_parsed_and_name_what_the_format_takes()
     assert formats == {*CONVERTERS, "tfrecord"}
 
 
-COMMAND = re.compile(r"(?:^|[;&]|TF_CONFIG=.*\"|--entrypoint estimator-det) *estimator-det +(.*)")
-
-
-def _commands(page):
-    """Arguments of `estimator-det` in the fenced blocks of a page, without redirections."""
-    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", page.read_text(), re.M | re.S)
-    lines = re.sub(r" *\\\n *", " ", "".join(blocks)).splitlines()
-    found = [match[1] for match in map(COMMAND.search, lines) if match]
-    return [re.split(r" >|&$", text)[0] for text in found]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_commands_of_blocks_are_parsed(page):
-    for command in _commands(page):
-        try:
-            cli._parse(shlex.split(command, comments=True))
-        except SystemExit as stop:
-            assert not stop.code, f"{page.name}: {command}"
-
-
-def test_commands_of_blocks_are_found():
-    assert sum(len(_commands(page)) for page in PAGES) >= 44
-
-
 def _linked_text(section: str) -> str:
     """A part of a page, and the pages that it links to."""
     pages = {ROOT / "docs" / name for name in re.findall(r"\]\(([\w.]+\.md)", section)}
