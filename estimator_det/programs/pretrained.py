@@ -42,7 +42,6 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
 _LATER_ZOO = re.compile(r"_coco17_[tg]pu-\d+(\.tar\.gz)?$")  # names in the zoo of TensorFlow 2
-# The name of a tensor in every checkpoint of `tf.train.Checkpoint`.
 
 
 class ZooModel(NamedTuple):
