@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from estimator_det.compat import tf
+from estimator_det.config.facts import predicts_masks, readers
+from estimator_det.config.field_rules import check_equal
+from estimator_det.config.problem import Problem
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.images.resize import Resizer
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS
 from inputs.decoding.box_rules import FIRST_CLASS_ID
@@ -41,6 +46,61 @@ class CollateOptions:
     # An image without image-level labels is exhaustively annotated for all classes, not for none.
     all_classes_labeled_by_default: bool = True
     context_shape: Tuple[Optional[int], Optional[int]] = (None, None)  # S and F, if read
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig, target="tpu")
+def _check_labels(
+    config: pipeline_pb2.TrainEvalPipelineConfig, _: str, tpu: Tpu
+) -> Iterator[Problem]:
+    """Boxes have a chosen length, and masks are only there if the model learns them."""
+    model, train = config.model, config.train_config
+    for at, reader in readers(config):
+        if not reader.HasField("max_number_of_boxes"):
+            path, most = f"{at}.max_number_of_boxes", reader.max_number_of_boxes
+            if at == "train_input_reader" and train.HasField("max_number_of_boxes"):
+                most = train.max_number_of_boxes  # its older place
+            yield Problem(
+                "warning",
+                path,
+                f"is not set: boxes beyond {most} in an image are cut off",
+                "set it to what the records need; memory for targets grows with it",
+                (f"{path}={most}",),
+                safe=True,
+            )
+    ssd_without = model.HasField("ssd") and not model.ssd.HasField("mask_head_config")
+    if ssd_without or (model.HasField("faster_rcnn") and not predicts_masks(model)):
+        reader = config.train_input_reader
+        yield from check_equal(
+            reader,
+            "train_input_reader.load_instance_masks",
+            False,
+            f"{reader.max_number_of_boxes} masks of the image's size travel with every image, and "
+            "the model predicts none",
+            "warning",
+        )
+
+
+@rules(input_reader_pb2.InputReader, target="tpu")
+def _check_batch(reader: input_reader_pb2.InputReader, at: str, tpu: Tpu) -> Iterator[Problem]:
+    """Batches are whole and have no texts, which the host makes and a TPU does not take."""
+    trains = at == "train_input_reader"
+    if not (trains or tpu.inference):
+        return
+    for field in ("include_source_id", "load_context_image_ids"):
+        why = "a TPU takes numbers only, and this is text"
+        yield from check_equal(reader, f"{at}.{field}", False, why, "warning")
+    path = f"{at}.drop_remainder"
+    if trains:
+        yield from check_equal(reader, path, True, "the last batch is smaller than the others")
+    elif not (reader.HasField("drop_remainder") and reader.drop_remainder):
+        yield Problem(
+            "warning",
+            path,
+            "is not true: a TPU takes whole batches only, so that images of the last one are "
+            "not evaluated",
+            "or take a batch size that divides the number of images",
+            (f"{path}=true",),
+        )
 
 
 def original_images(sample: Sample, options: CollateOptions) -> Features:

@@ -9,7 +9,7 @@ from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.protos import argmax_matcher_pb2, bipartite_matcher_pb2, matcher_pb2
 
 UNMATCHED = -1  # the anchor is background
@@ -182,6 +182,20 @@ def _make_argmax(config: argmax_matcher_pb2.ArgMaxMatcher) -> Matcher:
         negatives_lower_than_unmatched=config.negatives_lower_than_unmatched,
         force_match_for_each_row=config.force_match_for_each_row,
         use_matmul_gather=config.use_matmul_gather,
+    )
+
+
+@rules(bipartite_matcher_pb2.BipartiteMatcher, target="tpu")
+def _check_loop(
+    _config: bipartite_matcher_pb2.BipartiteMatcher, at: str, _: Tpu
+) -> Iterator[Problem]:
+    replacement = "argmax_matcher { force_match_for_each_row: true use_matmul_gather: true }"
+    yield Problem(
+        "error",
+        at,
+        "matches in a loop whose length depends on the boxes",
+        "choose its thresholds",
+        (f"{at.rpartition('.')[0]}={{ {replacement} }}",),
     )
 
 

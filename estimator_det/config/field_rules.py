@@ -116,6 +116,37 @@ def check_use(parent: Message, field: Any, path: str) -> Iterator[Problem]:
         yield no_effect(path, f"{rule.needs} is not set")
 
 
+def check_on_tpu(message: Message, field: Any, path: str, *, inference: bool) -> Iterator[Problem]:
+    """A problem of a field of a message unless its value suits a TPU."""
+    wanted = rule_of(field).tpu
+    if wanted.HasField("value") and (inference or not wanted.inference):
+        yield from check_equal(
+            message,
+            path,
+            wanted.value,
+            wanted.reason,
+            wanted.severity,
+            remedy=wanted.remedy,
+            safe=wanted.safe,
+        )
+
+
+def check_equal(
+    message: Message,
+    path: str,
+    wanted: bool,
+    why: str,
+    severity: str = "error",
+    *,
+    safe: bool = True,
+    remedy: str = "",
+) -> Iterator[Problem]:
+    """A problem "is <value>: <why>" unless a field of a message has the wanted value."""
+    if getattr(message, path.rpartition(".")[2]) != wanted:
+        value, edit = (str(each).lower() for each in (not wanted, wanted))
+        yield Problem(severity, path, f"is {value}: {why}", remedy, (f"{path}={edit}",), safe)
+
+
 def no_effect(path: str, reason: str, *, deprecated: bool = False) -> Problem:
     """A warning for a field that a run does not use."""
     what = "is deprecated and has no effect" if deprecated else "has no effect"

@@ -14,6 +14,7 @@ from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
 from estimator_det.config.files import is_remote
 from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import entries, is_repeated
 from estimator_det.console.printing import quoted
 from estimator_det.protos import pipeline_pb2
@@ -23,6 +24,7 @@ Config = pipeline_pb2.TrainEvalPipelineConfig
 CHECKPOINT_FIELD = "train_config.fine_tune_checkpoint"
 # Texts in sample configurations in place of a path of the user; the second one in those for TPU.
 PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
+REMOTE = "gs://"
 
 
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
@@ -99,3 +101,26 @@ def check_paths(config: Config) -> Iterator[Problem]:
                 f"no file matches {quoted(path)} (from {os.getcwd()}, or beside the file)",
                 "correct the path; patterns such as train-*.record are allowed",
             )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig, target="tpu")
+def _check_storage(config: Config, _: str, tpu: Tpu) -> Iterator[Problem]:
+    """The machine of a TPU reads and writes Cloud Storage."""
+    for field, path in (("--model_dir", tpu.model_dir or ""), *named_paths(config)):
+        # These are read by the program itself, wherever it runs.
+        anywhere = tpu.local_files or field.endswith((".label_map_path", ".label_hierarchy_path"))
+        if is_placeholder(path):
+            yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
+        elif path and not path.startswith(REMOTE) and not anywhere:
+            text = (
+                f"{path!r} is not in Cloud Storage, where the machine of the TPU reads and writes"
+            )
+            if field.startswith("--"):
+                yield error(field, text, f"give a folder {REMOTE}YOUR_BUCKET/…")
+            else:
+                copy_it = (
+                    "copy it there (gsutil cp), or check with --local_files if the TPU's own "
+                    "machine has it"
+                )
+                edit = f"{field}={REMOTE}YOUR_BUCKET/…"
+                yield Problem("error", field, text, copy_it, (edit,))

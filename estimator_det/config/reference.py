@@ -64,6 +64,7 @@ def facts(field: Any) -> List[str]:
         f"no effect: {rule.no_effect}" if rule.no_effect else "",
         f"no effect without: {rule.needs}" if rule.needs else "",
         f"deprecated: {rule.replaced_by}" if rule.replaced_by else "",
+        f"on a TPU: {str(rule.tpu.value).lower()}" if rule.tpu.HasField("value") else "",
     ]
     return [line for line in lines if line]
 

@@ -11,12 +11,18 @@ that the message configures, registered for the class of the message:
 has the rules about more than one of its parts. One table by message class serves all components,
 those without a registry too, wherever a configuration contains the message.
 
+A rule that holds on a TPU only is registered with `target="tpu"`, and takes a `Tpu` as well:
+
+    @rules(train_pb2.TrainConfig, target="tpu")
+    def _check_shards(config: TrainConfig, at: str, tpu: Tpu) -> Iterator[Problem]:
+
 `check` runs where a configuration enters. Components trust what they get and check nothing.
 """
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 from typing import (
     Any,
     Callable,
@@ -24,31 +30,47 @@ from typing import (
     Iterable,
     Iterator,
     List,
+    Literal,
     NamedTuple,
     Optional,
+    Tuple,
     Type,
     TypeVar,
 )
 
 from google.protobuf.message import Message
 
-from estimator_det.config.field_rules import check_use, check_value
+from estimator_det.config.field_rules import check_on_tpu, check_use, check_value
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import CHOOSERS, Registry
-from estimator_det.config.text import entries, values_of
+from estimator_det.config.text import entries, is_map, is_repeated, values_of
 
-Rule = Callable[[Any, str], Iterable[Problem]]
+Rule = Callable[..., Iterable[Problem]]
 RuleT = TypeVar("RuleT", bound=Rule)
 
-_RULES: Dict[str, List[Rule]] = collections.defaultdict(list)  # by full name of the message
+# By target, "" for every one, and full name of the message.
+_RULES: Dict[Tuple[str, str], List[Rule]] = collections.defaultdict(list)
 
 
-def rules(*messages: Type[Message]) -> Callable[[RuleT], RuleT]:
-    """Decorator that registers a rule for classes of messages."""
+@dataclasses.dataclass(frozen=True)
+class Tpu:
+    """The TPU that a configuration is to run on."""
+
+    num_shards: int = 8  # cores that share a batch, at least 1
+    model_dir: Optional[str] = None  # folder of checkpoints; None if it is not known yet
+    # True if predictions are computed on the TPU too, not the training alone.
+    inference: bool = False
+    # True if the machine of the TPU has the files, as a TPU VM of one host may; otherwise they
+    # must lie in Google Cloud Storage.
+    local_files: bool = False
+
+
+def rules(*messages: Type[Message], target: Literal["", "tpu"] = "") -> Callable[[RuleT], RuleT]:
+    """Decorator that registers a rule for classes of messages, and for one target or all."""
 
     def enter(rule: RuleT) -> RuleT:
         for message in messages:
-            _RULES[message.DESCRIPTOR.full_name].append(rule)
+            _RULES[target, message.DESCRIPTOR.full_name].append(rule)
         return rule
 
     return enter
@@ -75,8 +97,33 @@ def check(message: Message, at: str = "", holder: Any = None) -> Iterator[Proble
                 yield from check(entry, here, field)
             else:
                 yield from check_value(field, entry, here)
-    for rule in _RULES[message.DESCRIPTOR.full_name]:
+    for rule in _RULES["", message.DESCRIPTOR.full_name]:
         yield from rule(message, at)
+
+
+def check_tpu(
+    message: Message, tpu: Tpu, at: str = "", holder: Any = None, *, is_set: bool = True
+) -> Iterator[Problem]:
+    """Problems of a message at a path that are none on other devices.
+
+    Fields of a message that is not set have defaults, which must suit a TPU too. Callers leave out
+    the arguments after `tpu`.
+    """
+    for field in message.DESCRIPTOR.fields:
+        path = f"{at}.{field.name}" if at else field.name
+        yield from check_on_tpu(message, field, path, inference=tpu.inference)
+        if field.message_type is None or is_map(field):
+            continue
+        has_part = is_repeated(field) or message.HasField(field.name)
+        if not has_part and field.containing_oneof is not None:
+            continue
+        for here, part in values_of(field, getattr(message, field.name), path):
+            chosen = _component(field, part, holder, here, message)
+            if chosen is None or chosen.name in chosen.registry:
+                yield from check_tpu(part, tpu, here, field, is_set=is_set and has_part)
+    if is_set:
+        for rule in _RULES["tpu", message.DESCRIPTOR.full_name]:
+            yield from rule(message, at, tpu)
 
 
 class Component(NamedTuple):

@@ -13,26 +13,26 @@ from google.protobuf import text_format
 
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.problem import SEVERITIES, Problem
-from estimator_det.config.tpu_model_rules import Config, Target, check_model
-from estimator_det.config.tpu_training_rules import check_training
+from estimator_det.config.rules import Tpu, check_tpu
+from estimator_det.protos import pipeline_pb2
 
-__all__ = ["Target", "diff", "fix", "heading", "lint"]
+Config = pipeline_pb2.TrainEvalPipelineConfig
 
 
-def lint(config: Config, target: Target) -> List[Problem]:
-    """Everything about `config` that does not suit the TPU of `target`, errors first."""
-    problems = [*check_model(config, target), *check_training(config, target)]
+def lint(config: Config, tpu: Tpu) -> List[Problem]:
+    """Everything about a configuration that does not suit a TPU, errors first."""
+    problems = check_tpu(config, tpu)
     return sorted(problems, key=lambda problem: SEVERITIES.index(problem.severity))
 
 
-def fix(config: Config, target: Target) -> Tuple[Config, List[Problem]]:
+def fix(config: Config, tpu: Tpu) -> Tuple[Config, List[Problem]]:
     """`config` with every safe edit applied, and the problems that had them.
 
     One edit may require another, as a batch size does of a shuffle buffer; edits are applied until
     there is no new one.
     """
     applied: List[Problem] = []
-    while safe := [each for each in lint(config, target) if each.safe and each not in applied]:
+    while safe := [each for each in lint(config, tpu) if each.safe and each not in applied]:
         applied += safe
         config = apply_overrides(config, [edit for problem in safe for edit in problem.edits])
     return config, applied

@@ -6,6 +6,7 @@ heads are not.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -16,9 +17,10 @@ from estimator_det.boxes.coders import BoxCoder, code_size, make_box_coder
 from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import check_class_ids, make_score_converter
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.field_rules import no_effect, non_default_fields
+from estimator_det.config.field_rules import check_equal, no_effect, non_default_fields
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
+from estimator_det.config.text import entries
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
@@ -35,6 +37,7 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd.recipe import (
     EXTRACTORS,
     RecipeExtractor,
@@ -67,6 +70,9 @@ _PARTS = (
     "anchor_generator",
 )
 _LOSSES = ("localization_loss", "classification_loss")
+# Decays at which moving averages of batch norm follow within the few steps of a training on TPU.
+LEAST_DECAY, MOST_DECAY = 0.97, 0.997
+_ROUNDING = 1e-6  # a decay in a message is a 32-bit float
 
 
 @dataclass(frozen=True)
@@ -281,6 +287,41 @@ def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
             yield no_effect(
                 f"{at}.box_predictor.{head}.{name}",
                 "conv_hyperparams always apply to all layers of a network of the TF1 line",
+            )
+
+
+@rules(ssd_pb2.Ssd, target="tpu")
+def _check_batch_norm(config: ssd_pb2.Ssd, at: str, _: Tpu) -> Iterator[Problem]:
+    """Moving averages follow within the few steps of large batches."""
+    if config.freeze_batchnorm:
+        return
+    slowly = "slowly for the few steps of large batches"
+    extractor = config.feature_extractor
+    recipe = EXTRACTORS.get(extractor.type) if extractor.type in EXTRACTORS else None
+    if recipe is not None and (recipe.norm_decay or 0) > MOST_DECAY:
+        yield from check_equal(
+            extractor,
+            f"{at}.feature_extractor.{OVERRIDE}",
+            True,
+            f"the backbone keeps its own batch norm with decay {recipe.norm_decay}, whose averages "
+            f"follow too {slowly}",
+            "warning",
+            safe=False,
+            remedy="conv_hyperparams then apply to the backbone too: state batch_norm in them",
+        )
+    norms = (".conv_hyperparams.batch_norm", ".conv_hyperparams.sync_batch_norm")
+    for path, norm in ((each.path, each.value) for each in entries(config, f"{at}.")):
+        if not path.endswith(norms):
+            continue
+        nearest = min(max(norm.decay, LEAST_DECAY), MOST_DECAY)
+        if not math.isclose(norm.decay, nearest, abs_tol=_ROUNDING):
+            follows = slowly if norm.decay > nearest else "fast"
+            yield Problem(
+                "warning",
+                f"{path}.decay",
+                f"is {norm.decay:g}: the moving averages would follow too {follows}",
+                edits=(f"{path}.decay={nearest}",),
+                safe=True,
             )
 
 

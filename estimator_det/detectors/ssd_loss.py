@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import make_box_coder
@@ -16,6 +16,8 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
 from estimator_det.compat import tf
+from estimator_det.config.problem import Problem
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
@@ -209,6 +211,48 @@ class SsdLoss:
         return (
             tf.reduce_sum(box_losses * weights.assigned),
             tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
+        )
+
+
+@rules(ssd_pb2.Ssd, target="tpu")
+def _check_class_imbalance(config: ssd_pb2.Ssd, at: str, _: Tpu) -> Iterator[Problem]:
+    """Something must limit the weight of the many easy negatives, and mining cannot."""
+    loss, path = config.loss, f"{at}.loss"
+    kind = loss.classification_loss.WhichOneof("classification_loss")
+    bias = "start the class biases at about -4.6 with class_prediction_bias_init"
+    focal: Tuple[str, ...] = (
+        f"{path}.classification_loss={{ weighted_sigmoid_focal {{ alpha: 0.25 gamma: 2.0 }} }}",
+        f"{at}.post_processing.score_converter=SIGMOID",
+    )
+    if loss.HasField("random_example_sampler"):
+        sampler = f"{path}.random_example_sampler"
+        yield Problem(
+            "warning",
+            sampler,
+            "sorts all anchors twice in each step, which is slow on TPU",
+            "the expected loss needs no sample; or use the focal loss",
+            (f"{sampler}=null", f"{path}.expected_loss_weights=EXPECTED_SAMPLING"),
+        )
+    if loss.HasField("hard_example_miner"):
+        miner = f"{path}.hard_example_miner"
+        yield Problem(
+            "error",
+            miner,
+            "selects anchors by non-maximum suppression within the train step",
+            f"the focal loss replaces it; {bias} of the box predictor",
+            (f"{miner}=null", *(() if kind == "weighted_sigmoid_focal" else focal)),
+        )
+    elif (
+        kind not in (None, "weighted_sigmoid_focal", "custom")
+        and not loss.HasField("random_example_sampler")
+        and not loss.expected_loss_weights
+    ):
+        yield Problem(
+            "warning",
+            f"{path}.classification_loss.{kind}",
+            "all anchors have the same weight: the background outweighs the objects",
+            bias,
+            focal,
         )
 
 

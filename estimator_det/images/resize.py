@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Optional, Tuple, Union
 
 import numpy as np
+from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.field_rules import check_equal
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 
 RGB = 3  # channels of a colour image
 MOST_BATCH_BYTES = 2**40  # bytes of the images that enter the network
+_SIZE_BY_IMAGE = "the size of a batch depends on its images"
 
 Length = Union[int, tf.Tensor]  # pixels, a number or a scalar int32 tensor
 SizeRule = Callable[[Length, Length], Tuple[Length, Length]]
@@ -258,6 +261,32 @@ def _check_batches(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iter
             "sizes, which do not stack",
             "--set eval_config.batch_size=1",
         )
+
+
+@rules(
+    image_resizer_pb2.IdentityResizer,
+    image_resizer_pb2.ConditionalShapeResizer,
+    image_resizer_pb2.PadToMultipleResizer,
+    target="tpu",
+)
+def _check_static_size(_config: Message, at: str, _: Tpu) -> Iterator[Problem]:
+    resizers = at.rpartition(".")[0]
+    yield Problem(
+        "error",
+        at,
+        _SIZE_BY_IMAGE,
+        "choose the height and width that the objects need",
+        (f"{resizers}={{ fixed_shape_resizer {{ height: 640 width: 640 }} }}",),
+    )
+
+
+@rules(image_resizer_pb2.KeepAspectRatioResizer, target="tpu")
+def _check_padding(
+    config: image_resizer_pb2.KeepAspectRatioResizer, at: str, _: Tpu
+) -> Iterator[Problem]:
+    remedy = f"images become {config.max_dimension} x {config.max_dimension}"
+    path = f"{at}.pad_to_max_dimension"
+    yield from check_equal(config, path, True, _SIZE_BY_IMAGE, remedy=remedy)
 
 
 IMAGE_RESIZERS.register("identity_resizer")(lambda _: Resizer(lambda *sides: sides))

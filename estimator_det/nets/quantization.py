@@ -22,7 +22,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import no_effect
 from estimator_det.config.problem import Problem, warning
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2
 
 FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation
@@ -91,6 +91,17 @@ def _check_quantization(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) ->
                 f"is {bits}: TFLite computes with {INTEGER_BITS} bits",
                 f"set it to {INTEGER_BITS}, unless this is an experiment",
             )
+
+
+@rules(graph_rewriter_pb2.GraphRewriter, target="tpu")
+def _check_device(_config: graph_rewriter_pb2.GraphRewriter, at: str, _: Tpu) -> Iterator[Problem]:
+    yield Problem(
+        "error",
+        at,
+        "asks for simulated quantization, which is not supported yet on a TPU",
+        "the model then trains in float; or train on CPU or GPU",
+        (f"{at}=null",),
+    )
 
 
 def make_quantization(config: graph_rewriter_pb2.GraphRewriter) -> Optional[Quantization]:

@@ -12,15 +12,18 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)estimator_det/protos/argmax_matcher.proto\x12\x14\x65stimator_det.protos\"\xec\x01\n\rArgMaxMatcher\x12\x1e\n\x11matched_threshold\x18\x01 \x01(\x02:\x03\x30.5\x12 \n\x13unmatched_threshold\x18\x02 \x01(\x02:\x03\x30.5\x12 \n\x11ignore_thresholds\x18\x03 \x01(\x08:\x05\x66\x61lse\x12,\n\x1enegatives_lower_than_unmatched\x18\x04 \x01(\x08:\x04true\x12\'\n\x18\x66orce_match_for_each_row\x18\x05 \x01(\x08:\x05\x66\x61lse\x12 \n\x11use_matmul_gather\x18\x06 \x01(\x08:\x05\x66\x61lse')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)estimator_det/protos/argmax_matcher.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xbf\x02\n\rArgMaxMatcher\x12\x1e\n\x11matched_threshold\x18\x01 \x01(\x02:\x03\x30.5\x12 \n\x13unmatched_threshold\x18\x02 \x01(\x02:\x03\x30.5\x12 \n\x11ignore_thresholds\x18\x03 \x01(\x08:\x05\x66\x61lse\x12,\n\x1enegatives_lower_than_unmatched\x18\x04 \x01(\x08:\x04true\x12\'\n\x18\x66orce_match_for_each_row\x18\x05 \x01(\x08:\x05\x66\x61lse\x12s\n\x11use_matmul_gather\x18\x06 \x01(\x08:\x05\x66\x61lseBQ\xaa\xbb\x18MRK\x08\x01\x12Gtargets are gathered row by row, which the TPU does one after the other')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.argmax_matcher_pb2', _globals)
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
-  _globals['_ARGMAXMATCHER']._serialized_start=68
-  _globals['_ARGMAXMATCHER']._serialized_end=304
+  _globals['_ARGMAXMATCHER'].fields_by_name['use_matmul_gather']._options = None
+  _globals['_ARGMAXMATCHER'].fields_by_name['use_matmul_gather']._serialized_options = b'\252\273\030MRK\010\001\022Gtargets are gathered row by row, which the TPU does one after the other'
+  _globals['_ARGMAXMATCHER']._serialized_start=102
+  _globals['_ARGMAXMATCHER']._serialized_end=421
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n estimator_det/protos/rules.proto\x12\x14\x65stimator_det.protos\x1a google/protobuf/descriptor.proto\"\x9b\x01\n\x04Rule\x12\r\n\x05least\x18\x01 \x01(\x01\x12\x0f\n\x07largest\x18\x02 \x01(\x01\x12\r\n\x05\x61\x62ove\x18\x03 \x01(\x01\x12\x0c\n\x04unit\x18\x04 \x01(\t\x12\x0f\n\x07refused\x18\x05 \x01(\t\x12\x11\n\tno_effect\x18\x06 \x01(\t\x12\r\n\x05needs\x18\x07 \x01(\t\x12\x13\n\x0breplaced_by\x18\x08 \x01(\t\x12\x0e\n\x06remedy\x18\t \x01(\t:I\n\x04rule\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\x0b\x32\x1a.estimator_det.protos.Rule')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n estimator_det/protos/rules.proto\x12\x14\x65stimator_det.protos\x1a google/protobuf/descriptor.proto\"\xc5\x01\n\x04Rule\x12\r\n\x05least\x18\x01 \x01(\x01\x12\x0f\n\x07largest\x18\x02 \x01(\x01\x12\r\n\x05\x61\x62ove\x18\x03 \x01(\x01\x12\x0c\n\x04unit\x18\x04 \x01(\t\x12\x0f\n\x07refused\x18\x05 \x01(\t\x12\x11\n\tno_effect\x18\x06 \x01(\t\x12\r\n\x05needs\x18\x07 \x01(\t\x12\x13\n\x0breplaced_by\x18\x08 \x01(\t\x12\x0e\n\x06remedy\x18\t \x01(\t\x12(\n\x03tpu\x18\n \x01(\x0b\x32\x1b.estimator_det.protos.OnTpu\"v\n\x05OnTpu\x12\r\n\x05value\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x17\n\x08severity\x18\x03 \x01(\t:\x05\x65rror\x12\x0e\n\x06remedy\x18\x04 \x01(\t\x12\x12\n\x04safe\x18\x05 \x01(\x08:\x04true\x12\x11\n\tinference\x18\x06 \x01(\x08:I\n\x04rule\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\x0b\x32\x1a.estimator_det.protos.Rule')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,5 +23,7 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'estimator_det.protos.rules_
 if _descriptor._USE_C_DESCRIPTORS == False:
   DESCRIPTOR._options = None
   _globals['_RULE']._serialized_start=93
-  _globals['_RULE']._serialized_end=248
+  _globals['_RULE']._serialized_end=290
+  _globals['_ONTPU']._serialized_start=292
+  _globals['_ONTPU']._serialized_end=410
 # @@protoc_insertion_point(module_scope)

@@ -17,9 +17,9 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Protocol
 from estimator_det.compat import tf
 from estimator_det.config import files
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import ConfigError
-from estimator_det.protos import input_reader_pb2
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -33,6 +33,11 @@ REMOTE_BUFFER = 8 * 1024 * 1024
 
 SIZE_UNKNOWN = -1  # a compressed file: only reading it shows if it is complete
 BLOCK = 16  # records whose bytes are counted together
+# Fields of the training reader that keep up with a TPU from a value on.
+_TPU_SPEEDS = (
+    ("num_readers", 8, "few files are read at once"),
+    ("num_prefetch_batches", 2, "the TPU waits for its next batch"),
+)
 NUMBER_BITS = 40  # for the record in a record id; its file is in the bits above
 
 
@@ -139,6 +144,40 @@ def _check_files(reader: input_reader_pb2.InputReader, at: str) -> Iterator[Prob
             f"{at}.label_map_path",
             "is not set: classes have no names, and class names in records cannot be read",
             f"--set {at}.label_map_path=label_map.pbtxt",
+        )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig, target="tpu")
+def _check_speed(
+    config: pipeline_pb2.TrainEvalPipelineConfig, _: str, tpu: Tpu
+) -> Iterator[Problem]:
+    """The input pipeline keeps up with a TPU."""
+    if not config.HasField("train_input_reader"):
+        return
+    at, reader = "train_input_reader", config.train_input_reader
+    for field, least, why in _TPU_SPEEDS:
+        value, path = getattr(reader, field), f"{at}.{field}"
+        if 0 <= value < least:
+            text, edit = f"is {value}: {why}", f"{path}={least}"
+            yield Problem("warning", path, text, edits=(edit,), safe=True)
+    size, batch = reader.shuffle_buffer_size, config.train_config.batch_size
+    if reader.shuffle and size < batch:
+        path = f"{at}.shuffle_buffer_size"
+        yield Problem(
+            "warning",
+            path,
+            f"is {size}, less than a batch of {batch}: batches hardly differ between epochs",
+            edits=(f"{path}={2 * batch}",),
+            safe=True,
+        )
+    inputs = list(reader.tf_record_input_reader.input_path)
+    if len(inputs) == 1 and not any(mark in inputs[0] for mark in "*?["):
+        yield Problem(
+            "advice",
+            f"{at}.tf_record_input_reader.input_path[0]",
+            f"{inputs[0]!r} is a single file, which a single reader reads",
+            "split the records over many files and give a pattern, such as "
+            "train.record-?????-of-00100",
         )
 
 

@@ -8,14 +8,15 @@ from typing import List, NamedTuple, Tuple
 import estimator_det
 from estimator_det.compat import tf
 from estimator_det.compat.private import forward_operation
-from estimator_det.config.rules import components
-from estimator_det.config.tpu_model_rules import unfit_operations
+from estimator_det.config.rules import Tpu, check_tpu, components
 from estimator_det.protos import pipeline_pb2
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(estimator_det.__file__))) + os.sep
 _PACKAGES = ("estimator_det/", "inputs/", "model_fn/")
 # Their lines are in the stack of every operation.
 _DRIVERS = ("model_fn/checks/", "model_fn/model_fn.py")
+# Fields of parts without a registry that have operations a TPU cannot run.
+_UNFIT = ("use_matmul_crop_and_resize", "hard_example_miner")
 _ELSEWHERE = "remove this part of the model, or train it on another device"
 
 
@@ -49,7 +50,7 @@ def origin_of(
 
 def _advice_of_rules(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Tuple[str, str]:
     """Field and remedy for an operation of a part without a registry; several may be to blame."""
-    problems = unfit_operations(pipeline_config)
+    problems = [each for each in check_tpu(pipeline_config, Tpu()) if each.field.endswith(_UNFIT)]
     remedy = "; ".join(problem.full_remedy() for problem in problems)
     if len(problems) == 1:
         return problems[0].field, remedy

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping
 
 from estimator_det.config import tpu_lint
 from estimator_det.config.problem import Problem, refuse
+from estimator_det.config.rules import Tpu
 from estimator_det.config.text import ConfigError, entries
 from estimator_det.protos import pipeline_pb2
 from model_fn.runs.cluster import CHIEFS, PARAMETER_SERVER, VARIABLE, WORKER, Cluster
@@ -242,7 +243,7 @@ def check_tpu(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, tpu: TpuOptions
 ) -> List[Problem]:
     """Returns warnings; ConfigError lists all that makes the run impossible, with the edits."""
-    target = tpu_lint.Target(
+    target = Tpu(
         num_shards=tpu.num_shards,
         model_dir=model_dir,
         inference=tpu.evaluates,

@@ -18,6 +18,8 @@ import types
 from typing import Any, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import private, tf, tf1
+from estimator_det.config.problem import Problem
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.protos import train_pb2
 from inputs.machine import available_memory
 
@@ -119,6 +121,19 @@ def recomputable() -> ContextManager[None]:
     names = {kind: f"estimator_det.{kind}" for kind in _READERS}
     context: ContextManager[None] = tf1.get_default_graph().gradient_override_map(names)
     return context
+
+
+@rules(train_pb2.TrainConfig, target="tpu")
+def _check_setting(config: train_pb2.TrainConfig, at: str, _: Tpu) -> Iterator[Problem]:
+    if config.recompute == config.ON:
+        path = f"{at}.recompute"
+        yield Problem(
+            "warning",
+            path,
+            "has no effect on a TPU, whose compiler decides what to compute again",
+            edits=(f"{path}=AUTO",),
+            safe=True,
+        )
 
 
 @contextlib.contextmanager

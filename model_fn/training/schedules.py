@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
-from estimator_det.protos import optimizer_pb2
+from estimator_det.config.rules import Tpu, rules
+from estimator_det.protos import optimizer_pb2, train_pb2
+
+# From this batch size on, learning rates are so high that training needs a warm-up.
+LARGE_BATCH = 64
 
 LEARNING_RATES: Registry[Callable[[Any, tf.Tensor], tf.Tensor]] = Registry(
     "learning rate", chosen_by="LearningRate.learning_rate"
@@ -198,3 +202,49 @@ def _check_warmup(warmup_steps: int, path: str, num_steps: int) -> Iterator[Prob
             f"training stops at step {num_steps}, within the {warmup_steps} steps of warm-up",
             "lower it, or train for longer",
         )
+
+
+@rules(train_pb2.TrainConfig, target="tpu")
+def _check_large_batch(train: train_pb2.TrainConfig, at: str, _: Tpu) -> Iterator[Problem]:
+    kind = train.optimizer.WhichOneof("optimizer")
+    rates: Any = getattr(train.optimizer, kind).learning_rate if kind else None
+    schedule = rates.WhichOneof("learning_rate") if kind else None
+    if train.batch_size < LARGE_BATCH or schedule is None:
+        return
+    path, rate = f"{at}.optimizer.{kind}.learning_rate", getattr(rates, schedule)
+    edits, remedy = _warm_up_edits(path, schedule, rate, max(train.num_steps, 1))
+    if edits:
+        yield Problem(
+            "warning",
+            f"{path}.{schedule}",
+            f"has no warm-up, without which a batch of {train.batch_size} easily diverges",
+            remedy,
+            edits,
+        )
+
+
+def _warm_up_edits(path: str, schedule: str, rate: Any, steps: int) -> Tuple[Tuple[str, ...], str]:
+    """Assignments that add a warm-up, and what to mind; none if the schedule has one."""
+    here = f"{path}.{schedule}"
+    base = getattr(rate, "learning_rate", 0.0) or getattr(rate, "initial_learning_rate", 0.0)
+    if schedule == "manual_step_learning_rate" and rate.schedule:
+        return () if rate.warmup else (f"{here}.warmup=true",), (
+            "the rate then rises from initial_learning_rate to the first of the schedule: put an "
+            "entry with the full rate first"
+        )
+    if schedule == "cosine_decay_learning_rate":
+        name, has_one = "warmup", rate.warmup_steps
+        base, steps = rate.learning_rate_base, rate.total_steps
+    elif schedule == "exponential_decay_learning_rate":
+        name, has_one = "burnin", rate.burnin_steps and rate.burnin_learning_rate
+    else:
+        return (
+            f"{path}={{ cosine_decay_learning_rate {{ learning_rate_base: {base:g} "
+            f"total_steps: {steps} warmup_learning_rate: {base / 3:g} "
+            f"warmup_steps: {max(1, steps // 20)} }} }}",
+        ), "choose the base rate for the batch size"
+    edits = (
+        f"{here}.{name}_steps={max(1, steps // 20)}",
+        f"{here}.{name}_learning_rate={base / 3:g}",
+    )
+    return () if has_one else edits, "a twentieth of the steps is usual"

@@ -7,17 +7,62 @@ of them for TensorBoard, and keeps the last in a variable of its own, for hooks.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.problem import Problem
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import TrainableDetector
-from estimator_det.protos import train_pb2
+from estimator_det.protos import pipeline_pb2, train_pb2
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
 
 STEP = "global_step"
 FILE_SUFFIX = ".tpu"
 _NOTHING_YET = -1.0
+TILE = 8  # TPUs pad a dimension of what they compute on to a multiple of this
+LEAST_STATISTICS = 8  # images, below which batch norm's statistics are mostly noise
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig, target="tpu")
+def _check_batches(
+    config: pipeline_pb2.TrainEvalPipelineConfig, _: str, tpu: Tpu
+) -> Iterator[Problem]:
+    """Cores have equal parts of a batch, which are large enough."""
+    path, size = "train_config.batch_size", config.train_config.batch_size
+    scale = "or choose another --num_shards; scale the learning rate too"
+    yield from _check_division(path, size, tpu, scale)
+    if tpu.inference:
+        yield from _check_division("eval_config.batch_size", config.eval_config.batch_size, tpu)
+    if size % tpu.num_shards or not size:
+        return
+    per_core = size // tpu.num_shards
+    ssd = config.model.ssd
+    trains_batch_norm = config.model.HasField("ssd") and not ssd.freeze_batchnorm
+    is_synchronous = ssd.feature_extractor.conv_hyperparams.HasField("sync_batch_norm")
+    if trains_batch_norm and not is_synchronous and per_core < LEAST_STATISTICS:
+        yield Problem(
+            "advice",
+            path,
+            f"gives batch norm the statistics of {per_core} images only",
+            "use sync_batch_norm in conv_hyperparams, which takes those of all cores",
+        )
+    elif per_core % TILE:
+        yield Problem(
+            "advice",
+            path,
+            f"gives {per_core} images to each core, which the TPU pads to a multiple of {TILE}",
+            f"a multiple of {TILE * tpu.num_shards} wastes nothing",
+        )
+
+
+def _check_division(path: str, size: int, tpu: Tpu, remedy: str = "") -> Iterator[Problem]:
+    """An error that is safe to fix, unless there is a remedy to consider, for an uneven batch."""
+    shards = tpu.num_shards
+    if size % shards or not size:
+        edit = f"{path}={max(1, round(size / shards)) * shards}"
+        text = f"{size} images do not divide by {shards} cores"
+        yield Problem("error", path, text, remedy, (edit,), safe=not remedy)
 
 
 class ClippingOptimizer(optimizers.OptimizerAround):

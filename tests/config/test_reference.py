@@ -26,6 +26,7 @@ def test_every_message_and_field_is_in_the_page():
         ("eval_config.max_evals", ["no effect: an evaluation ends as"]),
         ("model.ssd.mask_head_config", ["Ssd.MaskHead", "refused: is not", "fields: mask_height"]),
         ("model.ssd", ["excludes: "]),
+        ("model.ssd.inplace_batchnorm_update", ["default: false", "on a TPU: true"]),
     ],
 )
 def test_a_field_is_explained(path, lines):

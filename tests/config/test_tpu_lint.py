@@ -10,7 +10,7 @@ import pytest
 import estimator_det
 from estimator_det.config import overrides, pipeline, tpu_lint
 from estimator_det.config.paths import without_placeholders
-from estimator_det.config.tpu_model_rules import Target
+from estimator_det.config.rules import Tpu
 from tests.config.test_check import check
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
@@ -21,8 +21,8 @@ FIT = (
     "ssd_resnet50_v1_fpn_640x640",
 )
 TWO_STAGE = "faster_rcnn_resnet50_640x640"
-TARGET = Target(model_dir="gs://bucket/run")
-INFERENCE = Target(inference=True)
+TARGET = Tpu(model_dir="gs://bucket/run")
+INFERENCE = Tpu(inference=True)
 SSD, RCNN = "model.ssd", "model.faster_rcnn"
 
 # Lines of severity, an assignment that breaks a rule, and the field that is named where it is
@@ -107,7 +107,7 @@ def fit(request: pytest.FixtureRequest) -> pipeline.Config:
     return _with_bucket(request.param)
 
 
-def _findings(config: pipeline.Config, target: Target = TARGET) -> List[Tuple[str, str]]:
+def _findings(config: pipeline.Config, target: Tpu = TARGET) -> List[Tuple[str, str]]:
     return [(problem.severity, problem.field) for problem in tpu_lint.lint(config, target)]
 
 
@@ -175,23 +175,23 @@ def test_inference_has_rules_of_its_own(fit):
     }
     fields = [field for _, field in _findings(_with_bucket(TWO_STAGE), INFERENCE)]
     assert [field for field in fields if field.startswith(RCNN)] == [
-        f"{RCNN}.use_static_shapes_for_eval",
         f"{RCNN}.second_stage_post_processing.batch_non_max_suppression.static_kernel",
+        f"{RCNN}.use_static_shapes_for_eval",
     ]
 
 
 def test_model_dir_and_files_of_the_machine():
     fit = _with_bucket(FIT[0])
-    assert _findings(fit, Target(model_dir="run")) == [("error", "--model_dir")]
+    assert _findings(fit, Tpu(model_dir="run")) == [("error", "--model_dir")]
     path = "train_input_reader.tf_record_input_reader.input_path"
     local = overrides.apply_overrides(fit, [f"{path}=train-*.record"])
-    assert _findings(local, Target(model_dir="run", local_files=True)) == []
+    assert _findings(local, Tpu(model_dir="run", local_files=True)) == []
 
 
 def test_fewer_cores():
     twelve = overrides.apply_overrides(_with_bucket(FIT[2]), ["train_config.batch_size=12"])
-    assert "error" not in dict(_findings(twelve, Target(num_shards=4)))
-    assert [f.edits for f in tpu_lint.lint(twelve, Target()) if f.severity == "error"] == [
+    assert "error" not in dict(_findings(twelve, Tpu(num_shards=4)))
+    assert [f.edits for f in tpu_lint.lint(twelve, Tpu()) if f.severity == "error"] == [
         ("train_config.batch_size=16",)
     ]
 
@@ -251,7 +251,7 @@ def test_configurations_that_people_have(shared):
     fit = set()
     for path in sorted((shared / "data" / "configs").glob("*.config")):
         config = pipeline.read_pipeline(path)
-        errors = {f.field for f in tpu_lint.lint(config, Target()) if f.severity == "error"}
+        errors = {f.field for f in tpu_lint.lint(config, Tpu()) if f.severity == "error"}
         if not errors:
             fit.add(path.stem)
         elif config.model.HasField("ssd"):

@@ -14,7 +14,7 @@ import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes.score_conversion import check_class_ids
 from estimator_det.compat import tf, tf1
 from estimator_det.config.problem import Problem, error, warning
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import (
     DETECTORS,
     PREPROCESSORS,
@@ -327,6 +327,20 @@ def _check_masks(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Proble
             where,
             "has no effect: masks need a third stage",
             "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
+        )
+
+
+@rules(faster_rcnn_pb2.FasterRcnn, target="tpu")
+def _check_miner(config: faster_rcnn_pb2.FasterRcnn, at: str, _: Tpu) -> Iterator[Problem]:
+    if config.HasField("hard_example_miner"):
+        miner = f"{at}.hard_example_miner"
+        yield Problem(
+            "error",
+            miner,
+            "selects examples by non-maximum suppression within the train step",
+            "a sample of second_stage_batch_size regions then replaces it; "
+            "second_stage_balance_fraction sets the share of objects",
+            (f"{miner}=null",),
         )
 
 

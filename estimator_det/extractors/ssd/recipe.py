@@ -11,7 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
@@ -27,6 +27,7 @@ from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
+from estimator_det.nets.normalization import batch_norm
 from estimator_det.nets.object_paths import (
     BACKBONE_PATH,
     KERAS,
@@ -122,6 +123,13 @@ class Recipe(RecipeRules):
     object_paths: Optional[ObjectPaths] = None  # below the extractor, for the layers in its scope
 
     functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
+
+    @property
+    def norm_decay(self) -> Optional[float]:
+        """Decay of moving averages of batch norm in `base_scope`; None if the scope has none."""
+        with self.base_scope():
+            settings = slim.current_arg_scope().get(slim.arg_scope_func_key(batch_norm), {})
+        return settings.get("decay")
 
     def __call__(self, config: ssd_pb2.SsdFeatureExtractor, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)

@@ -46,9 +46,9 @@ def run(
     Placeholders among the `reported` problems are not printed again. Without `build`, the checks
     that build the model are skipped.
     """
-    from estimator_det.config import tpu_lint
+    from estimator_det.config import rules, tpu_lint
 
-    target = tpu_lint.Target(
+    target = rules.Tpu(
         num_shards=options.num_shards,
         model_dir=options.model_dir,
         inference=options.tpu_inference,
