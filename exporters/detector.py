@@ -11,14 +11,14 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import plain
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.files.mask_regions import MaskRegion, paste_mask, run_lengths
 from exporters import formats
 from exporters.image_files import pillow_pixels, read_image
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel, resized
 from inputs.serving import COLOR_CHANNELS
-from model_fn.checkpoints.errors import RunError
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.evaluation import score_thresholds
 

@@ -11,7 +11,7 @@ from typing import List, NamedTuple, Sequence
 import numpy as np
 from PIL import Image
 
-from estimator_det.config import files
+from estimator_det import files
 from estimator_det.files.image_header import PILLOW_ERRORS
 from estimator_det.images.orientation import (
     FIRST_TRANSPOSED,

@@ -9,12 +9,12 @@ from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
 import numpy as np
 from PIL import Image
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
+from estimator_det.errors import RunError
 from inputs.datasets.writer import encode_image
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import score_thresholds
 
 NUM, BOXES, SCORES, CLASSES, MASKS = (

@@ -24,14 +24,13 @@ import numpy as np
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Context, TrainableDetector, make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.loaded_model import image_feed
 from inputs import schema, serving
 from inputs.label_map import read_label_map
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import stored_variables
 from model_fn.checkpoints.repair import restoring

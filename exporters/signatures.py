@@ -11,7 +11,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.facts import context_shape
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError
 from estimator_det.protos import model_pb2
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES
 from inputs import schema

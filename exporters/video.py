@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from estimator_det.config import files
+from estimator_det import files
+from estimator_det.errors import RunError
 from estimator_det.files import atomic, json_lines
 from exporters.detect_files import Filter, json_entries
 from exporters.detector import Detector
-from model_fn.checkpoints.errors import RunError
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
 _CODEC = "libx264"  # H.264, which browsers play; the wheels of PyAV contain it

@@ -8,8 +8,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.facts import predicts_masks, readers
 from estimator_det.config.field_rules import check_equal
-from estimator_det.config.problem import Problem
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs import schema

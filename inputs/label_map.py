@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Tuple
 
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError, parse_message
+from estimator_det import files
+from estimator_det.config.text import parse_message
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from estimator_det.protos.string_int_label_map_pb2 import (
     LVISFrequency,
     StringIntLabelMap,

@@ -21,9 +21,8 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape, predicts_masks, readers
 from estimator_det.config.field_rules import no_effect
 from estimator_det.config.paths import named_paths
-from estimator_det.config.problem import Problem, error, refuse, warning
 from estimator_det.config.rules import check, rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error, refuse, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
 from inputs.augment import make_steps

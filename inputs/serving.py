@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.facts import context_shape
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess

@@ -15,10 +15,10 @@ import numpy as np
 from google.protobuf.message import Message
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.console.printing import counted
+from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import (
     anchor_generator_pb2,
     flexible_grid_anchor_generator_pb2,

@@ -21,10 +21,9 @@ from typing import (
 
 from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_sizes
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import box_coder_pb2, faster_rcnn_box_coder_pb2, keypoint_box_coder_pb2
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value

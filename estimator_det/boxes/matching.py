@@ -7,9 +7,9 @@ from typing import Any, Callable, Iterator, Optional, Protocol, Tuple
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import argmax_matcher_pb2, bipartite_matcher_pb2, matcher_pb2
 
 UNMATCHED = -1  # the anchor is background

@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import missing_choice, rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import calibration_pb2, post_processing_pb2
 
 ScoreFunction = Callable[[tf.Tensor], tf.Tensor]

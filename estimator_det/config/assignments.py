@@ -26,15 +26,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.struct_pb2 import Struct
 
-from estimator_det.config.text import (
-    ConfigError,
-    ConfigWarning,
-    is_map,
-    is_repeated,
-    nearest,
-    parse_message,
-)
+from estimator_det.config.text import ConfigWarning, is_map, is_repeated, nearest, parse_message
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",

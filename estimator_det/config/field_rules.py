@@ -13,9 +13,9 @@ from typing import Any, Iterable, Iterator, NamedTuple, Optional, Tuple, Type
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.text import is_repeated
 from estimator_det.console.printing import quoted
+from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import rules_pb2
 
 _NOT_NUMBERS = (

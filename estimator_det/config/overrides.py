@@ -15,7 +15,8 @@ from google.protobuf.message import Message
 
 from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.field_rules import range_of
-from estimator_det.config.text import ConfigError, is_repeated, nearest, parse_message
+from estimator_det.config.text import is_repeated, nearest, parse_message
+from estimator_det.errors import ConfigError
 from estimator_det.protos import optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig

@@ -12,11 +12,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from estimator_det.config.assignments import set_value
 from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
-from estimator_det.config.files import is_remote
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import entries, is_repeated
 from estimator_det.console.printing import quoted
+from estimator_det.errors import Problem, error
+from estimator_det.files import is_remote
 from estimator_det.protos import pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig

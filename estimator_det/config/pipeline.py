@@ -12,7 +12,6 @@ import os
 from google.protobuf import text_format
 
 from estimator_det.config import plugins
-from estimator_det.config.files import AnyPath, read_text, write_text
 from estimator_det.config.overrides import (
     apply_overrides,
     merge_text,
@@ -21,8 +20,9 @@ from estimator_det.config.overrides import (
     set_values,
 )
 from estimator_det.config.paths import resolve_paths
-from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError, ConfigWarning, parse_message
+from estimator_det.config.text import ConfigWarning, parse_message
+from estimator_det.errors import ConfigError, Problem
+from estimator_det.files import AnyPath, read_text, write_text
 from estimator_det.protos import pipeline_pb2
 
 PIPELINE_FILE = "pipeline.config"

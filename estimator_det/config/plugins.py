@@ -36,10 +36,10 @@ from typing import (
 
 from google.protobuf.struct_pb2 import Struct
 
-from estimator_det.config import files
-from estimator_det.config.problem import Problem, error
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det import files
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import plain, report
+from estimator_det.errors import ConfigError, Problem, error
 
 GROUP = "estimator_det.plugins"
 RECORD_FILE = "plugins.json"

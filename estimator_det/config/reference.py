@@ -11,7 +11,8 @@ from google.protobuf.descriptor import FieldDescriptor
 
 import estimator_det
 from estimator_det.config.field_rules import range_of, rule_of
-from estimator_det.config.text import ConfigError, is_map, is_repeated, nearest
+from estimator_det.config.text import is_map, is_repeated, nearest
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 
 ROOT = pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR

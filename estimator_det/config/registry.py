@@ -22,8 +22,8 @@ from typing import (
 from google.protobuf.message import Message
 
 from estimator_det.config import plugins
-from estimator_det.config.problem import Problem, error
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import custom_pb2
 
 Maker = TypeVar("Maker", bound=Callable[..., object])

@@ -41,9 +41,9 @@ from typing import (
 from google.protobuf.message import Message
 
 from estimator_det.config.field_rules import check_on_tpu, check_use, check_value
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import CHOOSERS, Registry
 from estimator_det.config.text import entries, is_map, is_repeated, values_of
+from estimator_det.errors import Problem, error
 
 Rule = Callable[..., Iterable[Problem]]
 RuleT = TypeVar("RuleT", bound=Rule)

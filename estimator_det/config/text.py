@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import re
 import warnings
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Tuple, TypeVar
+from typing import Any, Iterable, Iterator, List, NamedTuple, Tuple, TypeVar
 
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files.text import shortened
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -24,40 +25,6 @@ _NO_VALUE = re.compile(r'Enum type "(?P<type>[\w.]+)" has no value named (?P<nam
 _TWICE = re.compile(r'should not have multiple "(\w+)" fields|Field "(\w+)" is specified along')
 _MOST_COMPARED = 10_000  # names, which takes some tens of milliseconds
 _EXTENSION = re.compile(r'Extension ".+" not registered|does not have extensions')
-
-
-# First words of a message that continues its field: "train_config.num_steps is 0".
-_PREDICATES = frozenset(
-    ["is", "are", "has", "have", "must", "needs", "need", "cannot", "divides", "generates",
-     "makes", "does", "repeats", "mixes", "lists", "takes", "trains"]
-)  # fmt: skip
-
-
-class ConfigError(ValueError):
-    """A configuration or an argument that cannot be read, merged or used.
-
-    Its text is one sentence of all three parts.
-
-    Attributes:
-        field: Path of the field, absolute or below its component; None if no field is at fault.
-        message: What is wrong with the value, and what is allowed.
-        remedy: What to do about it; "" if the message says it.
-    """
-
-    def __init__(self, field: Optional[str], message: str, remedy: str = "") -> None:
-        super().__init__(field, message, remedy)  # all arguments, so that it can be pickled
-        self.field = field
-        self.message = message
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        text = self.message
-        if self.field:
-            joint = " " if text.partition(" ")[0] in _PREDICATES else ": "
-            text = f"{self.field}{joint}{text}"
-        if self.remedy:
-            text += f"{'. ' if self.remedy[0].isupper() else '; '}{self.remedy}"
-        return text
 
 
 class ConfigWarning(UserWarning):

@@ -12,8 +12,8 @@ from typing import List, Tuple
 from google.protobuf import text_format
 
 from estimator_det.config.overrides import apply_overrides
-from estimator_det.config.problem import SEVERITIES, Problem
 from estimator_det.config.rules import Tpu, check_tpu
+from estimator_det.errors import SEVERITIES, Problem
 from estimator_det.protos import pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig

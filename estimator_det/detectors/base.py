@@ -28,9 +28,9 @@ from estimator_det.boxes.nms.coded_boxes import Boxes
 from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error, refuse
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import check, missing_choice, rules
+from estimator_det.errors import Problem, error, refuse
 from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss

@@ -12,7 +12,7 @@ import functools
 from typing import Callable, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import losses_pb2
 
 SMALLEST_RANGE = 1e-6  # keeps the logarithm of an all-zero channel finite

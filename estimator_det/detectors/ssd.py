@@ -18,7 +18,6 @@ from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import check_class_ids, make_score_converter
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.field_rules import check_equal, no_effect, non_default_fields
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import entries
 from estimator_det.detectors.base import (
@@ -37,6 +36,7 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.errors import Problem, error, warning
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd.recipe import (
     EXTRACTORS,

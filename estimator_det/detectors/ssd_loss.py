@@ -16,12 +16,11 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem
 from estimator_det.config.rules import Tpu, rules
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
+from estimator_det.errors import ConfigError, Problem
 from estimator_det.losses.classification import make_classification_loss
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner

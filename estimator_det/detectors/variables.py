@@ -8,10 +8,10 @@ import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import quoted
+from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import train_pb2
 
 _REPLICA = re.compile(r"(?:^|/)replica_(\d+)/")

@@ -10,8 +10,7 @@ from google.protobuf.message import Message
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
 from estimator_det.config.field_rules import no_effect, non_default_fields
-from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.object_paths import ObjectPaths
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2

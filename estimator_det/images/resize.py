@@ -18,9 +18,9 @@ from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import check_equal
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 
 RGB = 3  # channels of a colour image

@@ -10,9 +10,9 @@ import functools
 from typing import Any, Callable, Iterator, Optional, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import losses_pb2
 
 

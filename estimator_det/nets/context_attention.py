@@ -16,9 +16,8 @@ from typing import Iterator, NamedTuple, Optional
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.nets.roi import split_rows
 from estimator_det.protos import faster_rcnn_pb2

@@ -10,8 +10,8 @@ import contextlib
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
 

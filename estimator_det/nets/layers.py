@@ -15,7 +15,7 @@ import functools
 from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets.hyperparams import DepthwisePenalty
 from estimator_det.nets.normalization import NormalizedConvolution, batch_norm, sync_batch_norm
 from estimator_det.nets.quantization import (

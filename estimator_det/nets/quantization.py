@@ -21,8 +21,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.problem import Problem, warning
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem, warning
 from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2
 
 FEWEST_BITS, MOST_BITS = 2, 16  # limits of the operation

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.object_paths import Paths
 from estimator_det.protos import box_predictor_pb2
 

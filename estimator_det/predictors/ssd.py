@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.hyperparams import (
     ACTIVATIONS,
     NORMALIZERS,

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Iterator, List, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
 from estimator_det.nets.object_paths import (
     PLACES,

@@ -17,9 +17,19 @@ from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Optional, Sequen
 
 import estimator_det
 from estimator_det.console import printing
+from estimator_det.errors import (
+    ConfigError,
+    FolderInUseError,
+    FolderNotWritableError,
+    MissingTaskError,
+    NotFiniteLossError,
+    Problem,
+    RunError,
+    UsageError,
+    refuse,
+)
 
 if TYPE_CHECKING:
-    from estimator_det.config.problem import Problem
     from estimator_det.protos import pipeline_pb2
     from model_fn.runs.options import TrainOptions
 
@@ -55,10 +65,6 @@ _PACKAGES = (
     "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "tqdm",
 )  # fmt: skip
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
-
-
-class UsageError(Exception):
-    """The command line asks for something that cannot be done; the message says what to do."""
 
 
 def print_line(text: str) -> None:
@@ -99,7 +105,8 @@ def load_config(
     Args:
         is_trusted: Import the plug-ins of the record beside it, and do not ask for `--import`.
     """
-    from estimator_det.config import files, pipeline, plugins
+    from estimator_det import files
+    from estimator_det.config import pipeline, plugins
 
     if not files.exists(path) and not files.special_kind(path):
         raise FileNotFoundError(f"no such configuration file: {path}")
@@ -133,8 +140,6 @@ def check_config(
         ignore: Fields that the run does not use.
     """
     from estimator_det.config.paths import missing_files
-    from estimator_det.config.pipeline import ConfigError
-    from estimator_det.config.problem import refuse
     from model_fn.checks import config_check
 
     def is_used(problem: Problem) -> bool:
@@ -162,7 +167,7 @@ def check_training(
     config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: TrainOptions
 ) -> None:
     """Prints the warnings about a configuration before it is trained; raises its errors."""
-    from estimator_det.config import files
+    from estimator_det import files
     from model_fn.runs import cluster
     from model_fn.runs.roles import check_tpu
     from model_fn.training.train_op import FOR_CLUSTER
@@ -219,7 +224,6 @@ def run(main: Callable[[], Optional[int]]) -> int:
     are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
     from estimator_det.console import bars
-    from model_fn.checkpoints.errors import MissingTaskError
     from model_fn.runs import signals
     from model_fn.runs.signals import Stop
 
@@ -285,28 +289,23 @@ def _not_installed(error: BaseException) -> str:
 
 def _exit_code(error: Exception) -> Optional[int]:
     """The exit code of an error that a user can fix; None for a bug."""
-    from estimator_det.config.pipeline import ConfigError
-    from model_fn.checkpoints import errors as failures
-
     if _not_installed(error):
         return EXIT_FAILED
     # A version of TensorFlow or another package that does not work here.
     if isinstance(error, ImportError) and error.name == "estimator_det.compat":
         return EXIT_FAILED
     codes: List[Tuple[Any, int]] = [
-        (failures.FolderNotWritableError, EXIT_NOT_WRITABLE),
-        (failures.FolderInUseError, EXIT_IN_USE),
+        (NotFiniteLossError, EXIT_NOT_FINITE),
+        (FolderNotWritableError, EXIT_NOT_WRITABLE),
+        (FolderInUseError, EXIT_IN_USE),
         ((UsageError, ConfigError, FileExistsError), EXIT_USAGE),
         (FileNotFoundError, EXIT_MISSING),
-        ((failures.RunError, PermissionError), EXIT_FAILED),
+        ((RunError, PermissionError), EXIT_FAILED),
     ]
     # Importing it only to compare types would take seconds.
     if "tensorflow" in sys.modules:
-        from model_fn.runs.progress import NotFiniteLossError
-
         tf = sys.modules["tensorflow"]
-        not_finite = (NotFiniteLossError, tf.compat.v1.train.NanLossDuringTrainingError)
-        codes.append((not_finite, EXIT_NOT_FINITE))
+        codes.append((tf.compat.v1.train.NanLossDuringTrainingError, EXIT_NOT_FINITE))
         codes += [(tf.errors.NotFoundError, EXIT_MISSING), (tf.errors.OpError, EXIT_FAILED)]
     for kind, code in codes:
         if isinstance(error, kind):

@@ -9,7 +9,8 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from absl import flags
 
 from estimator_det.console import printing
-from estimator_det.programs import console, other_trainers
+from estimator_det.errors import UsageError
+from estimator_det.programs import other_trainers
 from estimator_det.programs.cloud import environment
 from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
 
@@ -150,11 +151,9 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         rest: Arguments that are no flags.
     """
     if rest:
-        raise console.UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
+        raise UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
     if values["use_tpu"].value and values["rehearse_tpu"].value:
-        raise console.UsageError(
-            "--use_tpu and --rehearse_tpu exclude each other: give one of them"
-        )
+        raise UsageError("--use_tpu and --rehearse_tpu exclude each other: give one of them")
     mode = values["mode"].value
     evaluates_only = values["checkpoint_dir"].value or mode == "eval"
     if values["use_tpu"].value and not evaluates_only:
@@ -162,7 +161,7 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
     runs_for_tpu = values["use_tpu"].value or values["rehearse_tpu"].value
     for name in ("tpu_name", "tpu_zone", "gcp_project", "eval_on_tpu"):
         if values[name].value and not runs_for_tpu:
-            raise console.UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
+            raise UsageError(f"--{name} requires --use_tpu: add it, or remove --{name}")
     values["model_dir"].value, notes = environment.find_model_dir(
         values["model_dir"].value, values["job-dir"].value, os.environ
     )
@@ -170,13 +169,13 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         printing.report(note, sys.stderr)
     for name, replacement in _REQUIRED.items():
         if not values[name].value:
-            raise console.UsageError(f"--{name} is required{replacement}")
+            raise UsageError(f"--{name} is required{replacement}")
     if values["checkpoint_dir"].value and mode not in (None, "eval"):
-        raise console.UsageError(
+        raise UsageError(
             f"--checkpoint_dir evaluates without training, --mode={mode} trains: give one of them"
         )
     if values["run_once"].value and not evaluates_only:
-        raise console.UsageError("--run_once requires --checkpoint_dir or --mode=eval")
+        raise UsageError("--run_once requires --checkpoint_dir or --mode=eval")
     _report_unused(values, evaluates_only=bool(evaluates_only))
 
 
@@ -200,7 +199,7 @@ def _find_tpu(values: flags.FlagValues) -> None:
         for name, value in environment.read_tpu_address(os.environ).items():
             values[name].value = values[name].value or value
     if not values["tpu_name"].value:
-        raise console.UsageError(
+        raise UsageError(
             "--use_tpu requires --tpu_name: the name of a Cloud TPU, its address such as "
             "grpc://10.0.0.2:8470, or local on the machine of the TPU; none of the environment "
             "variables KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME and TPU_CONFIG names one. To run "
@@ -213,4 +212,4 @@ def refuse_old_flags(arguments: Sequence[str]) -> None:
     for argument in arguments:
         name = argument.lstrip("-").partition("=")[0]
         if argument.startswith("-") and (text := other_trainers.refusal("model_main", name)):
-            raise console.UsageError(text)
+            raise UsageError(text)

@@ -17,9 +17,9 @@ import tempfile
 import zlib
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
 from estimator_det.console import bars
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2

@@ -29,10 +29,12 @@ from typing import (
 import numpy as np
 
 import estimator_det
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files, pipeline
-from estimator_det.config.text import ConfigError, entries
+from estimator_det.config import pipeline
+from estimator_det.config.text import entries
 from estimator_det.console.printing import counted
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_lines, ownership
 from estimator_det.programs import console, report_pictures
 from inputs.records.stream import find_files, input_patterns

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import eagerly
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring

@@ -12,8 +12,9 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple, Union
 import numpy as np
 
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError, entries, nearest
+from estimator_det.config.text import entries, nearest
 from estimator_det.console.printing import counted, listed
+from estimator_det.errors import ConfigError
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed

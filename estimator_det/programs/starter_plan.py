@@ -11,6 +11,7 @@ import os
 from typing import Dict, List, NamedTuple, Optional
 
 from estimator_det.console.printing import counted
+from estimator_det.errors import RunError
 from estimator_det.programs import starter, starter_boxes, step_speed
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget
@@ -18,7 +19,6 @@ from estimator_det.protos import pipeline_pb2
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
 from inputs.machine import available_cpus, available_memory
-from model_fn.checkpoints.errors import RunError
 from model_fn.checks import data_check
 
 TRAIN = "train"

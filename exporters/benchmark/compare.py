@@ -11,15 +11,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins
-from estimator_det.config.text import ConfigError
 from estimator_det.console import printing
+from estimator_det.errors import ConfigError, RunError
 from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, MeasureTask, Outputs, measure
 from exporters.formats.samples import sample_images
 from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
 from inputs import machine
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.scoring import config_of_records
 
 NUM_IMAGES = 16  # for speed and difference

@@ -6,8 +6,8 @@ import math
 import os
 from typing import Any, Dict, List, Optional, Sequence
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
 from estimator_det.console import printing
 from estimator_det.files import json_lines
 from model_fn.drawing import charts

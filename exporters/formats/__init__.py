@@ -10,8 +10,8 @@ import os
 from typing import List, NamedTuple, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import plain
+from estimator_det.errors import ConfigError, RunError
 from exporters.formats import (  # noqa: F401  (imports fill the registry)
     frozen_graph,
     onnx,
@@ -24,7 +24,6 @@ from exporters.formats import (  # noqa: F401  (imports fill the registry)
 from exporters.formats.base import FORMATS, ExportFormat, missing_runtime
 from exporters.formats.exchange import current
 from exporters.loaded_model import LoadedModel, parent_folder
-from model_fn.checkpoints.errors import RunError
 
 __all__ = ["FORMATS", "FoundModel", "exported_models", "load_model", "places", "resolve_formats"]
 

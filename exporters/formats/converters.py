@@ -19,13 +19,12 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.facts import context_shape
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import ExportFormat, is_quantized, missing_runtime
 from exporters.network import ExportOptions, RestoredNetwork
 from inputs.serving import INPUT_TYPES
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import named_outputs, serve
 
 CONVERTERS_VARIABLE = "ESTIMATOR_DET_CONVERTERS"

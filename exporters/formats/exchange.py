@@ -18,9 +18,9 @@ import shutil
 import tempfile
 from typing import Iterator, Sequence
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from model_fn.checkpoints.errors import FolderInUseError
+from estimator_det.errors import FolderInUseError
 from model_fn.serving.saved_model import copy_folder
 
 UNFINISHED = "unfinished_export"

@@ -6,8 +6,10 @@ import dataclasses
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_det import files
 from estimator_det.compat import require_v2_behavior, tf
-from estimator_det.config import files, pipeline, plugins
+from estimator_det.config import pipeline, plugins
+from estimator_det.errors import RunError
 from estimator_det.files import ownership
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
@@ -26,7 +28,6 @@ from exporters.network import (
     restored_network,
 )
 from inputs.serving import additional_channels
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 
 VERB = "export"

@@ -10,15 +10,15 @@ from typing import Any, Dict, Mapping, Optional, Set
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from estimator_det import files
 from estimator_det.compat import tf, tf1
-from estimator_det.config import files
 from estimator_det.console.printing import counted, plain
+from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS, ExportFormat
 from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, image_feed
 from exporters.network import RestoredNetwork
 from exporters.reading import anchors, graphs
 from exporters.reading.published import Published, as_float32, damaged, other_format
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving import saved_model as served
 
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"

@@ -7,11 +7,11 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from estimator_det.config import files
+from estimator_det import files
+from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel
-from model_fn.checkpoints.errors import RunError
 
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 # Field 1 of `ModelProto`, its IR version, is 3 or more; SavedModels have a field 1 of 1.

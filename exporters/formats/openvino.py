@@ -7,12 +7,12 @@ from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
+from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel, parent_folder
-from model_fn.checkpoints.errors import RunError
 
 MODEL_FILE = "model.xml"
 _TYPES = {"u8": np.uint8, "f32": np.float32}

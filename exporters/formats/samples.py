@@ -7,12 +7,12 @@ from typing import List, Sequence
 import numpy as np
 
 from estimator_det.compat import failures, tf
+from estimator_det.errors import RunError
 from estimator_det.protos import pipeline_pb2
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
 from inputs.decoding.decoder import decode_example_image
 from inputs.records.tfrecord import compression_of
-from model_fn.checkpoints.errors import RunError
 
 COMPARED = 2  # images that a written model is compared on
 CALIBRATED = 100  # images that the ranges of int8 are measured on

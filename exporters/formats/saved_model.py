@@ -14,11 +14,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from estimator_det import files
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.compat.private import saved_model_message
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, plain
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
@@ -43,7 +43,6 @@ from exporters.reading.published import (
 )
 from inputs import schema
 from inputs.serving import additional_channels
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import MODEL_OF_SAVED_MODEL
 from model_fn.evaluation import score_thresholds

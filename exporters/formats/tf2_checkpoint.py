@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import FORMATS, ExportFormat

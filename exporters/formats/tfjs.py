@@ -21,10 +21,10 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from google.protobuf import json_format
 
+from estimator_det import files
 from estimator_det.compat import tf, tf1
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, plain
+from estimator_det.errors import ConfigError, RunError
 from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
@@ -37,7 +37,6 @@ from exporters.formats.frozen_graph import (
 from exporters.loaded_model import parent_folder
 from exporters.reading import graphs
 from exporters.reading.published import Published, damaged, other_format
-from model_fn.checkpoints.errors import RunError
 
 MODEL_FOLDER = "tfjs"
 MODEL_FILE = "model.json"

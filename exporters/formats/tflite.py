@@ -13,12 +13,12 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 import numpy as np
 from flatbuffers import flexbuffers
 
+from estimator_det import files
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_quantization
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import pipeline_pb2, ssd_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
@@ -40,7 +40,6 @@ from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from exporters.reading.published import Published, damaged
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS, additional_channels
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import CLASS_OFFSET
 
 INPUT = "normalized_input_image_tensor"

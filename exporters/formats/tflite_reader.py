@@ -11,11 +11,11 @@ from typing import Any, Dict, Optional
 import numpy as np
 from flatbuffers import flexbuffers
 
+from estimator_det import files
 from estimator_det.compat.private import tflite_schema
-from estimator_det.config import files
+from estimator_det.errors import RunError
 from exporters.reading import graphs
 from exporters.reading.published import Published, damaged, other_format
-from model_fn.checkpoints.errors import RunError
 
 IDENTIFIER = b"TFL3"  # bytes 4 to 8 of a file
 POSTPROCESS = "TFLite_Detection_PostProcess"

@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import model_pb2
 
 LAST = "last"

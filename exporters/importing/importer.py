@@ -8,10 +8,12 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import tf, tf1
-from estimator_det.config import files, pipeline, plugins
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config import pipeline, plugins
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import counted, escaped
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.files import ownership
 from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.formats import FORMATS, places, tf2_checkpoint
@@ -24,7 +26,6 @@ from exporters.importing.own_model import OwnModel, build_own_model, calibrate
 from exporters.importing.proposal import explain_shapes
 from exporters.reading.published import Published, read_checkpoint, refuse_not_finite
 from inputs.datasets.writer import write_label_map
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.object_based import check_line
 from model_fn.checkpoints.repair import write_state
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS, SLOT, VALUE_SUFFIX

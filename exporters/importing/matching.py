@@ -11,8 +11,8 @@ from collections import Counter
 from typing import Any, Container, Dict, Hashable, List, Mapping, Sequence, Set, Tuple
 
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from exporters.reading.published import Convolution, Named, Norm, Published, Structure
-from model_fn.checkpoints.errors import RunError
 
 _MAX_PARTS = 32  # parts of a name; names of layers have ten at most
 

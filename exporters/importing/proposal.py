@@ -7,8 +7,9 @@ import os
 import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from estimator_det.config import files, pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det import files
+from estimator_det.config import pipeline
+from estimator_det.errors import ConfigError
 from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.reading.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation

@@ -9,9 +9,9 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from exporters.reading.graphs import MAX_NUMBERS, Graph
 from exporters.reading.published import damaged
-from model_fn.checkpoints.errors import RunError
 
 _DECODED = re.compile(r"Decode/get_center_coordinates_and_sizes/transpose$")
 _SHAPING = ("Reshape", "Tile", "ExpandDims", "Identity", "Cast")

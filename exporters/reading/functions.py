@@ -13,9 +13,9 @@ from typing import Any, Collection, Dict, Iterable, List, Mapping, NamedTuple, T
 from estimator_det.compat import tf1
 from estimator_det.compat.private import operation_definition
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from exporters.reading.graphs import CONVOLUTIONS, SAME_VALUE
 from exporters.reading.published import damaged
-from model_fn.checkpoints.errors import RunError
 
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _MAX_DEPTH = 64  # depth of functions that call functions; also ends recursion

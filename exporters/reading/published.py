@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console.printing import plain
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import ObjectGraph
 from model_fn.checkpoints.repair import require_whole

@@ -21,10 +21,10 @@ from google.protobuf.message import Message
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import check_value, range_of
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.config.text import is_repeated
+from estimator_det.errors import Problem, error
 from estimator_det.images.resize import RGB
 from estimator_det.protos import custom_pb2, pipeline_pb2, preprocessor_pb2
 from inputs.sample import Sample

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Callable, Iterator, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.images.resize import RGB
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (

@@ -11,8 +11,8 @@ from typing import Callable, Dict, Iterator, Sequence, Tuple, Union
 from google.protobuf.message import Message
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,

@@ -24,9 +24,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import input_reader_pb2, pipeline_pb2, preprocessor_pb2
 from inputs import schema
 from inputs.augment.base import (

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Iterator, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, image_size, random_between, split_seed, uniform
 from inputs.augment.mixing import merge, mixes

@@ -12,10 +12,10 @@ from typing import Callable, Dict, Iterator, List, NamedTuple, Tuple
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import quoted
+from estimator_det.errors import Problem, error
 from estimator_det.protos import preprocessor_pb2
 from inputs.augment import operations
 from inputs.augment.base import (

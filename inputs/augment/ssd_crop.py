@@ -10,8 +10,8 @@ import dataclasses
 from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.images.resize import RGB
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import AUGMENTATIONS, configured_steps, image_size, split_seed

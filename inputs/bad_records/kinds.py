@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Dict, Iterator, Mapping, NamedTuple
 
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import escaped
+from estimator_det.errors import Problem, error
 from estimator_det.files.text import shortened
 from estimator_det.protos import input_reader_pb2
 

@@ -13,8 +13,9 @@ import logging
 from typing import Counter, Iterator, List, Optional, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files.image_header import claimed_size
 from estimator_det.files.text import shortened
 from estimator_det.images.resize import Resizer

@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
 from inputs import machine
 from inputs.bad_records.kinds import KINDS, SKIP, RecordFault
 from inputs.bad_records.policy import BadRecordPolicy

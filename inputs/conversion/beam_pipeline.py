@@ -10,7 +10,8 @@ from __future__ import annotations
 import shlex
 from typing import Iterator
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError
 from inputs.conversion import shards
 from inputs.conversion.engine import Runner
 from inputs.conversion.shards import ConversionJob, ShardResult

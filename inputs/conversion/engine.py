@@ -22,9 +22,9 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det import files
 from estimator_det.console.printing import counted, quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files import ownership
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS

@@ -10,7 +10,7 @@ from typing import Iterator, NamedTuple, Optional, Tuple
 
 from PIL import Image
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import (

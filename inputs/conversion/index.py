@@ -14,8 +14,8 @@ import os
 import sqlite3
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from inputs.checks.statistics import Tally, count_faults
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping

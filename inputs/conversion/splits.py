@@ -7,8 +7,8 @@ import re
 import sqlite3
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 from inputs.datasets.paths import read_lines, require_file
 from inputs.datasets.source import SourceFault
 

@@ -21,8 +21,8 @@ from typing import Any, Callable, DefaultDict, Dict, Iterator, List, Sequence, T
 import numpy as np
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files import atomic, image_header, ownership, run_lengths
 from inputs.checks.images import decode_mask
 from inputs.conversion.examples import (

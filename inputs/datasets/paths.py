@@ -6,9 +6,9 @@ import os
 import stat
 from typing import Iterator, Tuple
 
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det import files
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_values
 from inputs.datasets.source import SourceError, broken
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import LONGEST_LINE, plain
+from estimator_det.errors import ConfigError
 from estimator_det.files.text import shortened
 from inputs.bad_records.kinds import SOURCE_KINDS
 

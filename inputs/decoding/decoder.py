@@ -16,9 +16,8 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error, warning
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema

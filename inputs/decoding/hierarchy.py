@@ -7,9 +7,9 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.label_map import LabelMap

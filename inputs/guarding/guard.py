@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.log import FaultLog

@@ -10,7 +10,7 @@ import warnings
 from typing import Any
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.records import cursor
 from inputs.records.cursor import CursorState

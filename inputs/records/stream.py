@@ -14,11 +14,10 @@ import os
 import re
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import Tpu, rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error, warning
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog

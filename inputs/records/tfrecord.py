@@ -24,7 +24,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
 
 import google_crc32c
 
-from estimator_det.config import files
+from estimator_det import files
 
 COMPRESSIONS = {".gz": "GZIP", ".gzip": "GZIP", ".zlib": "ZLIB", ".zz": "ZLIB"}
 HEADER = struct.Struct("<QI")

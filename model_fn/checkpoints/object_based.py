@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import object_graph_message
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints.variables import OBJECT_GRAPH, VALUE_SUFFIX, inference_variables

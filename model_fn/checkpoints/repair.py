@@ -25,15 +25,14 @@ import time
 from typing import Callable, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from estimator_det.compat import failures, tf, tf1
-from estimator_det.config.files import is_remote
 from estimator_det.console.printing import counted
-from estimator_det.files import atomic
-from model_fn.checkpoints.errors import (
+from estimator_det.errors import (
     CheckpointGoneError,
     DamagedCheckpointsError,
     RunError,
     UnreadableCheckpointError,
 )
+from estimator_det.files import atomic, is_remote
 
 _LOG = logging.getLogger(__name__)
 

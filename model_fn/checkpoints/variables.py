@@ -10,9 +10,9 @@ from typing import Dict, Iterable, List, Mapping, Optional
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import counted, listed
+from estimator_det.errors import RunError
 from estimator_det.nets.quantization import is_range
 from estimator_det.protos import model_pb2
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.explanations import HEADS, Shapes, explain_shapes
 
 _LOG = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import shutil
 import threading
 from typing import Any, Iterator, Optional
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from model_fn.checkpoints.errors import FolderNotWritableError, RunError
+from estimator_det.errors import FolderNotWritableError, RunError
 
 # The C++ writer of event files turns its codes into built-in errors.
 WRITE_ERRORS = (tf.errors.OpError, OSError, RuntimeError, IndexError)

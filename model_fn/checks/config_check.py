@@ -6,7 +6,7 @@ from typing import List, NamedTuple, Optional
 
 import model_fn.evaluation.readers  # noqa: F401  (these imports register the rules of components)
 from estimator_det.config import paths, rules
-from estimator_det.config.problem import Problem
+from estimator_det.errors import Problem
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import files, graphs
 from model_fn.checks.subject import read_subject

@@ -9,12 +9,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.config import facts
-from estimator_det.config.problem import Problem, error, from_error, refuse, warning
 from estimator_det.config.rules import check
-from estimator_det.config.text import ConfigError
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import counted
 from estimator_det.detectors import make_detector
+from estimator_det.errors import ConfigError, Problem, RunError, error, from_error, refuse, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -23,7 +22,6 @@ from inputs.checks.scan import Scan, ScanPlan
 from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
 from inputs.machine import ProcessDiedError
-from model_fn.checkpoints.errors import RunError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_problems import ANCHOR_GENERATOR

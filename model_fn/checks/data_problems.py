@@ -7,8 +7,8 @@ from typing import Iterator, Mapping
 
 import numpy as np
 
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.console.printing import counted, listed, quoted
+from estimator_det.errors import Problem, error, warning
 from inputs.checks import statistics
 from inputs.checks.statistics import Columns
 from inputs.label_map import LabelMap

@@ -6,8 +6,8 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from estimator_det.config.problem import Problem
 from estimator_det.console.printing import counted, escaped, quoted
+from estimator_det.errors import Problem
 from inputs.bad_records.kinds import CLIP, FAIL, KINDS, SKIP, RecordFault, effect, resolve_actions
 from inputs.checks import statistics
 from inputs.checks.scan import Scan

@@ -8,11 +8,10 @@ from typing import Iterable, Iterator, List, Optional
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import PLACEHOLDER, most
-from estimator_det.config.files import is_remote, special_kind
 from estimator_det.config.paths import named_paths
-from estimator_det.config.problem import Problem, error, from_error, warning
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted, listed, quoted
+from estimator_det.errors import ConfigError, Problem, error, from_error, warning
+from estimator_det.files import is_remote, special_kind
 from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import files_of, unknown_class_names
 from inputs.decoding.hierarchy import make_hierarchy

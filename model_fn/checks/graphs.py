@@ -9,16 +9,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape
-from estimator_det.config.problem import Problem, from_error, warning
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
+from estimator_det.errors import ConfigError, Problem, RunError, from_error, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
-from model_fn.checkpoints.errors import RunError
 from model_fn.checks.memory import Memory, training_memory
 from model_fn.checks.subject import Subject
 from model_fn.evaluation.eval_ops import evaluated_categories

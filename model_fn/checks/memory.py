@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Dict, Iterable, Iterator, NamedTuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, warning
+from estimator_det.errors import Problem, RunError, warning
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.machine import available_memory
 from inputs.pipeline import decoded_at_once
 from inputs.records import stream as records
-from model_fn.checkpoints.errors import RunError
 
 # Memory of TensorFlow before there is a batch, and of each operation of the graph, in
 # the session, measured on networks of 4,600 to 15,400 operations.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import List, Optional
 
 from estimator_det.compat import tf1
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
 from estimator_det.console.printing import listed
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics

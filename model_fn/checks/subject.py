@@ -8,10 +8,9 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, U
 
 from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
-from estimator_det.config.files import is_remote
 from estimator_det.config.paths import named_paths, without_placeholders
-from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem
+from estimator_det.files import is_remote
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.label_map import LabelMap, read_label_map
 

@@ -13,8 +13,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Set, Tuple
 
 from estimator_det.compat import estimator, registered_kernels, tf, tf1
 from estimator_det.compat.private import graph_of_function
-from estimator_det.config.problem import Problem, error
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.checks import xla_check

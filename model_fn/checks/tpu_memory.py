@@ -14,7 +14,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config.problem import refuse
+from estimator_det.errors import refuse
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import tpu_graph
 from model_fn.checks.graphs import without_files

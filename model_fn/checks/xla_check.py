@@ -6,7 +6,7 @@ import re
 from typing import Any, Dict, List, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks.op_origin import origin_of
 

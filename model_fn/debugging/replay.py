@@ -14,11 +14,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.config import files
 from estimator_det.console.printing import listed
+from estimator_det.errors import RunError
 from estimator_det.protos import pipeline_pb2
-from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
 from model_fn.model_fn import create_model_fn
 from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS

@@ -10,10 +10,10 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import failures, tf
-from estimator_det.config.problem import refuse
 from estimator_det.config.rules import check
-from estimator_det.config.text import ConfigError, parse_message
+from estimator_det.config.text import parse_message
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError, refuse
 from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_mixtures, make_steps

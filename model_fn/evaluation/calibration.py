@@ -23,14 +23,13 @@ from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence,
 import numpy as np
 from google.protobuf import text_format
 
+from estimator_det import files
 from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import eagerly, tf
-from estimator_det.config import files
 from estimator_det.config.derived_models import FinalScores, final_scores
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import calibration_pb2, pipeline_pb2, post_processing_pb2
-from model_fn.checkpoints.errors import RunError
 from model_fn.drawing import charts
 from model_fn.evaluation.matching import ClassMatches, Matches
 

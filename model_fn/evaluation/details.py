@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_lines
 from model_fn.evaluation.matching import MATCH_IOU, Array, MatchedImage
 from model_fn.evaluation.metrics.overlaps import box_area

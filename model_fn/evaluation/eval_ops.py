@@ -9,8 +9,8 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.config.facts import is_class_agnostic
 from estimator_det.config.field_rules import most
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import BatchDetections, Groundtruth
+from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2, pipeline_pb2, ssd_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map

@@ -8,7 +8,8 @@ import os
 import time
 from typing import Dict, List, Optional
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_lines
 from model_fn.evaluation.matching import Matches
 

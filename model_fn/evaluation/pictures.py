@@ -9,8 +9,8 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.files.mask_regions import paste_mask, resize_mask
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary

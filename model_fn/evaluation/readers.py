@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Iterator
 
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on

@@ -19,11 +19,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
 from estimator_det.config.derived_models import final_scores
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import cut, plain
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_lines
 from estimator_det.protos import model_pb2, pipeline_pb2
 from model_fn.checkpoints.repair import step_of

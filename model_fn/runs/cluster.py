@@ -13,7 +13,8 @@ import os
 import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError
 
 VARIABLE = "TF_CONFIG"
 VERTEX_VARIABLE = "CLUSTER_SPEC"

@@ -14,14 +14,13 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTup
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.problem import refuse
 from estimator_det.config.rules import check
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, refuse
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.checks.first_records import check_class_names
-from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better

@@ -7,8 +7,8 @@ import os
 import statistics
 from typing import List, Mapping
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files import json_lines
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import data_check

@@ -25,9 +25,9 @@ import time
 import uuid
 from typing import Any, Callable, Dict, Iterator, Optional
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from model_fn.checkpoints.errors import FolderInUseError
+from estimator_det.errors import FolderInUseError
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any, Optional, Sequence
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"

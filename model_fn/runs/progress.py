@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console import bars, printing
+from estimator_det.errors import NotFiniteLossError
 from estimator_det.files import json_lines
 from inputs import machine
 from model_fn.debugging import bad_step
@@ -27,10 +28,6 @@ TPU_REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
     "rejected and saved"
 )
-
-
-class NotFiniteLossError(RuntimeError):
-    """A loss term, or the norm of the gradients, became NaN or infinite; the message names it."""
 
 
 def describe_bad_step(result: StepResult) -> str:

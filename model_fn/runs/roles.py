@@ -9,9 +9,9 @@ import logging
 from typing import Any, Dict, Iterator, List, Mapping
 
 from estimator_det.config import tpu_lint
-from estimator_det.config.problem import Problem, refuse
 from estimator_det.config.rules import Tpu
-from estimator_det.config.text import ConfigError, entries
+from estimator_det.config.text import entries
+from estimator_det.errors import ConfigError, Problem, refuse
 from estimator_det.protos import pipeline_pb2
 from model_fn.runs.cluster import CHIEFS, PARAMETER_SERVER, VARIABLE, WORKER, Cluster
 from model_fn.runs.context import Hook, RunContext

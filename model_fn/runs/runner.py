@@ -14,11 +14,10 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
-from estimator_det.config.problem import refuse
 from estimator_det.config.rules import check
+from estimator_det.errors import DamagedCheckpointsError, SessionLostError, refuse
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
-from model_fn.checkpoints.errors import DamagedCheckpointsError, SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.report import Metrics

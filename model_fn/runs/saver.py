@@ -8,10 +8,10 @@ import time
 from typing import Callable, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import UnreadableCheckpointError
 from estimator_det.files import atomic
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
-from model_fn.checkpoints.errors import UnreadableCheckpointError
 from model_fn.events import event_writer
 from model_fn.runs import data_cursor
 from model_fn.runs.backends.base import Training

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.console import printing
-from model_fn.checkpoints.errors import MissingTaskError, RunError
+from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
 from model_fn.runs.signals import Stop, StopSignals, end_at_once

@@ -7,14 +7,14 @@ import logging
 import os
 from typing import Callable, Iterator, List, Optional
 
-from estimator_det.config import files, plugins
+from estimator_det import files
 from estimator_det.config import pipeline as configuration
+from estimator_det.config import plugins
 from estimator_det.config.differences import training_differences
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, SessionLostError
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
-from model_fn.checkpoints.errors import SessionLostError
 from model_fn.checkpoints.find import newest_step
 from model_fn.runs import lock, progress, training_end
 from model_fn.runs.backends.base import Backend, Training

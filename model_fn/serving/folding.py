@@ -13,7 +13,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from estimator_det.compat import private, tf, tf1
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import RunError
 
 _NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _DEPTHWISE = "DepthwiseConv2dNative"

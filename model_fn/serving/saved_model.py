@@ -11,8 +11,8 @@ import os
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.files import is_remote
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
+from estimator_det.files import is_remote
 from estimator_det.protos import pipeline_pb2
 from inputs.label_map import read_label_map
 from model_fn.serving import warmup

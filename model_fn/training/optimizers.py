@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import optimizer_pb2, pipeline_pb2, train_pb2
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training.schedules import check_schedule, make_learning_rate

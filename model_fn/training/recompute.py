@@ -18,8 +18,8 @@ import types
 from typing import Any, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import private, tf, tf1
-from estimator_det.config.problem import Problem
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem
 from estimator_det.protos import train_pb2
 from inputs.machine import available_memory
 

@@ -11,9 +11,9 @@ import sys
 from typing import Any, Callable, Iterator, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import Tpu, rules
+from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import optimizer_pb2, train_pb2
 
 # From this batch size on, learning rates are so high that training needs a warm-up.

@@ -14,7 +14,7 @@ import time
 from typing import Any, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.training.optimizers import OptimizerAround
 
 _MOST_STARTS = 1_000_000  # starts of chiefs, at most

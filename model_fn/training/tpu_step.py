@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import TrainableDetector
+from estimator_det.errors import Problem
 from estimator_det.protos import pipeline_pb2, train_pb2
 from model_fn.training import optimizers, train_op
 from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors

@@ -8,10 +8,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import no_effect, non_default_fields
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError, Problem, error, warning
 from estimator_det.protos import pipeline_pb2, train_pb2
 from model_fn.training.finite_gate import RejectedBatch, guarded, nan_unless_finite, written_values
 from model_fn.training.recompute import recomputing

@@ -17,12 +17,11 @@ from typing import (
 )
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import TrainableDetector
+from estimator_det.errors import ConfigError, DamagedCheckpointsError
 from estimator_det.nets.quantization import is_range
 from estimator_det.protos import model_pb2, train_pb2
-from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import keyed_variables

@@ -7,7 +7,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.config.problem import Problem
+from estimator_det.errors import Problem
 from estimator_det.programs.cloud import preparation
 from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import parse

@@ -1,9 +1,8 @@
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.programs.cloud import jobs
 from estimator_det.programs.cloud.jobs import TPUS, MachinePool
-from estimator_det.programs.console import UsageError
 from tests.cloud.some_job import CLUSTER, CPU, job
 
 CHIEF = MachinePool("chief", CPU, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.programs.cloud.paths import CloudPath, parse
 
 

@@ -4,10 +4,10 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.errors import RunError
 from estimator_det.programs.cloud import rehearsal
 from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from inputs.records import stream
-from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import LONE, job
 from tests.inputs.examples import write
 from tests.programs.test_cli import CONFIG

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from estimator_det.errors import RunError
 from estimator_det.programs.cloud import replicas
-from model_fn.checkpoints.errors import RunError
 from tests.cloud.some_job import CLUSTER, LONE, job
 
 READ = """

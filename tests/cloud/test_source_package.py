@@ -4,9 +4,8 @@ import tarfile
 
 import pytest
 
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs.cloud import source_package
-from estimator_det.programs.console import UsageError
-from model_fn.checkpoints.errors import RunError
 
 
 def without(package, folder, *prefixes):

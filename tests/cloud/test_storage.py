@@ -8,8 +8,8 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console import bars
+from estimator_det.errors import ConfigError
 from estimator_det.programs.cloud import connection, storage, transfers
 from estimator_det.programs.cloud.connection import StorageError, connect
 from estimator_det.programs.cloud.paths import CloudPath, parse

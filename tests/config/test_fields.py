@@ -23,9 +23,10 @@ from estimator_det.compat import tf
 from estimator_det.config import facts, pipeline, rules
 from estimator_det.config.field_rules import rule_of
 from estimator_det.config.registry import CHOOSERS, Registry
-from estimator_det.config.text import ConfigError, is_map, is_repeated
+from estimator_det.config.text import is_map, is_repeated
 from estimator_det.detectors import base as detectors
 from estimator_det.detectors import make_detector
+from estimator_det.errors import ConfigError
 from estimator_det.programs import console, demo
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs import augment

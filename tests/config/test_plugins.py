@@ -15,7 +15,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import pipeline, plugins
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import custom_pb2
 
 LOSS = "model.ssd.loss.classification_loss.custom"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.config import reference
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.programs import cli
 
 

@@ -7,7 +7,7 @@ from typing import Callable
 import pytest
 
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import matcher_pb2
 
 

@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 import estimator_det
 from estimator_det.config import pipeline
-from estimator_det.config.problem import Problem
 from estimator_det.config.text import entries, is_map, is_repeated
+from estimator_det.errors import Problem
 from model_fn.checks import config_check
 
 CONFIGS = sorted(pathlib.Path(estimator_det.__file__).parent.glob("configs/*.config"))

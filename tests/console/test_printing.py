@@ -11,8 +11,8 @@ from typing import Iterator
 
 import pytest
 
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.console import printing
+from estimator_det.errors import Problem, error, warning
 from estimator_det.files.text import LONGEST_VALUE
 from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself

@@ -11,8 +11,8 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
+from estimator_det.errors import ConfigError
 from estimator_det.nets.quantization import STEP_VARIABLE, is_range, quantized_scopes
 from estimator_det.programs import demo
 from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2

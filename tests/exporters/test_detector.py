@@ -14,6 +14,7 @@ from pycocotools import mask as coco_masks
 import exporters
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import final_scores
+from estimator_det.errors import RunError
 from estimator_det.programs import cli, console
 from exporters import Detections, Detector, image_files
 from exporters.detect_files import Filter, detect_files
@@ -21,7 +22,6 @@ from exporters.detector import ClassThresholds
 from exporters.formats.saved_model import SavedModelDetector, find_saved_model
 from exporters.image_files import list_images
 from exporters.loaded_model import LoadedModel
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.score_thresholds import ThresholdRow, ThresholdTable
 from tests.exporters.conftest import NAMES

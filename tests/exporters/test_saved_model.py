@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from exporters import export_saved_model
 from inputs.datasets import writer
 from inputs.serving import INPUT_TYPES

@@ -9,13 +9,12 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from exporters import export_saved_model, signatures
 from exporters.formats.saved_model import SavedModelDetector
 from exporters.network import ExportOptions
 from inputs import machine
 from inputs.datasets import writer
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, save_checkpoint, small_config
 from tests.inputs.examples import encoded, example
 

@@ -7,13 +7,12 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context, make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.programs import cli
 from estimator_det.protos import model_pb2
 from exporters.formats.saved_model import SavedModelDetector
 from exporters.signatures import SideInput, check_side_inputs, parse_side_inputs
-from model_fn.checkpoints.errors import RunError
 from tests import small_extractor
 from tests.detectors.two_stage import configs
 from tests.model_fn import fake

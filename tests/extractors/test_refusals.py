@@ -8,7 +8,7 @@ from typing import Iterator, Tuple
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import ssd_pb2
 from tests.extractors.build import (
     EMBEDDED,

@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from tests.fuzz import runner
 
 FEW = {

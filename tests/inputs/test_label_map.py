@@ -3,7 +3,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import label_map as label_map_module
 from inputs.label_map import parse_label_map, read_label_map
 from tests.inputs.examples import LABEL_MAP

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 import inputs
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.images.resize import Resizer, make_resizer
 from estimator_det.protos import image_resizer_pb2, input_reader_pb2
 from inputs import schema

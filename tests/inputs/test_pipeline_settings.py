@@ -12,7 +12,7 @@ from google.protobuf import text_format
 import inputs
 from estimator_det.compat import tf
 from estimator_det.config import facts
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from tests.inputs import examples

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.errors import RunError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
 from model_fn.checkpoints import savers
-from model_fn.checkpoints.errors import RunError
 from model_fn.training.step import groundtruth_from_labels, without_padding
 from tests.checkpoints import save
 from tests.model_fn import fake

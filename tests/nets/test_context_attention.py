@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import Context
+from estimator_det.errors import ConfigError
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
     POST_RPN,

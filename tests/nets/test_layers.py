@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets import layers
 from estimator_det.nets.hyperparams import with_bias
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm

@@ -9,7 +9,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.predictors import two_stage as heads
 from estimator_det.protos import box_predictor_pb2

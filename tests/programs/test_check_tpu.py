@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.config.problem import error, warning
+from estimator_det.errors import error, warning
 from estimator_det.programs import cli, demo, model_main
 from model_fn.checks import graphs, tpu_graph, tpu_memory
 from tests import small_extractor

@@ -12,12 +12,13 @@ import pytest
 from PIL import Image
 
 import estimator_det
+from estimator_det import errors
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline, plugins
+from estimator_det.errors import UsageError
 from estimator_det.programs import cli, console, other_trainers
 from estimator_det.programs.verbs import check_config, evaluate
 from estimator_det.protos import pipeline_pb2
-from model_fn.checkpoints import errors
 from model_fn.evaluation import calibration
 from tests import small_extractor
 from tests.inputs import examples
@@ -462,7 +463,7 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (console.UsageError("no"), 2),
+        (UsageError("no"), 2),
         (pipeline.ConfigError(None, "no"), 2),
         (FileNotFoundError("no"), 3),
         (PermissionError(13, "Permission denied", "model.config"), 1),

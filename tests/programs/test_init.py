@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.programs import (
     cli,
     console,

@@ -7,8 +7,7 @@ from typing import Optional
 
 import pytest
 
-from estimator_det.config.text import ConfigError
-from estimator_det.programs import console
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.programs.verbs import train
 from model_fn.runs.options import LoopOptions
 
@@ -37,7 +36,7 @@ def test_estimator_trains_unless_a_strategy_is_given():
     ],
 )
 def test_flags_of_the_loop_need_a_strategy(flag, strategy):
-    with pytest.raises(console.UsageError, match=f"^{flag.partition('=')[0]} is an opt") as refused:
+    with pytest.raises(UsageError, match=f"^{flag.partition('=')[0]} is an opt") as refused:
         _chosen(flag)
     assert str(refused.value).endswith(f"--strategy {strategy}")
     assert _chosen(flag, "--strategy", strategy) is not None  # the advice is taken
@@ -52,7 +51,7 @@ def test_the_tpu_of_the_environment(monkeypatch):
         _chosen("--strategy", "none", "--tpu_name", "local")
     with pytest.raises(ConfigError, match="tpu_zone is for a TPU that is found by its name"):
         _chosen("--strategy", "tpu", "--tpu_name", "local", "--tpu_zone", "here")
-    with pytest.raises(console.UsageError, match="--strategy another one: give one of them"):
+    with pytest.raises(UsageError, match="--strategy another one: give one of them"):
         _chosen("--strategy", "none", "--rehearse_tpu")
 
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.console import printing
+from estimator_det.errors import ConfigError
 from estimator_det.programs import cli, console, model_flags, model_main, other_trainers
 from tests.programs.test_cli import CONFIG, run_module
 

@@ -13,10 +13,10 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config import pipeline
+from estimator_det.errors import RunError
 from estimator_det.programs.cloud import source_package
 from inputs.datasets import shapes
 from inputs.datasets.writer import encode_image
-from model_fn.checkpoints.errors import RunError
 from tests.conftest import TESTS
 from tests.programs.forking import small_config
 from tests.programs.test_submit import REMOTE

@@ -18,13 +18,12 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.programs import cli, pretrained
 from exporters.importing.importer import write_checkpoint
-from model_fn.checkpoints.errors import RunError
 from model_fn.training import warm_start
 from tests.conftest import SHARED
 from tests.detectors.configs import small_config

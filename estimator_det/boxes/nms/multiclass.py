@@ -14,8 +14,8 @@ from estimator_det.boxes.nms.coded_boxes import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import post_processing_pb2
 
 

@@ -13,7 +13,6 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes.score_conversion import check_class_ids
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem, error, warning
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -32,6 +31,7 @@ from estimator_det.detectors.two_stage import masks, proposals, regions
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.errors import Problem, error, warning
 from estimator_det.extractors.two_stage.recipe import (
     EXTRACTORS,
     FIRST_STAGE_SCOPE,

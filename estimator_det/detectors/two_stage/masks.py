@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
 from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import (
@@ -19,6 +18,7 @@ from estimator_det.detectors.two_stage.regions import (
     make_region_assigner,
     per_region,
 )
+from estimator_det.errors import ConfigError
 from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions

@@ -22,9 +22,9 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
+from estimator_det.errors import Problem, error
 from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import (
     ClassificationLoss,

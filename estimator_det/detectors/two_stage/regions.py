@@ -19,7 +19,6 @@ from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.sampling import balanced_sample
 from estimator_det.boxes.score_conversion import make_score_converter
 from estimator_det.compat import tf
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
@@ -38,6 +37,7 @@ from estimator_det.detectors.two_stage.proposals import (
     Sampling,
     make_weighted_losses,
 )
+from estimator_det.errors import Problem, error
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS, RecipeExtractor
 from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.nets.context_attention import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Dict, Iterator, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
+from estimator_det.errors import Problem, error
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.extractors.ssd import recipe
 from estimator_det.nets import inverted_residual, mobiledet, nasnet, spaghettinet

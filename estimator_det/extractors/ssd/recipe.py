@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Callable, ClassVar, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.extractors.base import (
     OVERRIDE,
     TF2_LINE,

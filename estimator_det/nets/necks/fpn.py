@@ -6,7 +6,7 @@ import collections
 from typing import Any, Counter, Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.images.resize import height_and_width
 from estimator_det.nets.layers import (
     choose_padding,

@@ -11,7 +11,7 @@ import contextlib
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import choose_padding, max_pool, separable_conv2d
 from estimator_det.nets.mobiledet import he_normal

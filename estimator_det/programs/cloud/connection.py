@@ -15,8 +15,8 @@ import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from estimator_det.programs.cloud.paths import CloudPath
-from model_fn.checkpoints.errors import RunError
 
 _LOGIN = (
     "Log in by: gcloud auth application-default login; or set GOOGLE_APPLICATION_CREDENTIALS to "

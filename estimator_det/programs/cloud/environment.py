@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 
 TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 # Folders for what a job writes; the first one that is set is its model_dir.

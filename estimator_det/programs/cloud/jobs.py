@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from estimator_det.config.text import ConfigError
-from estimator_det.programs import console
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.programs.cloud.paths import parse
 
 MODULE = "estimator_det.model_main"
@@ -62,7 +61,7 @@ def parse_accelerator(text: str) -> Tuple[str, int]:
     """`NVIDIA_TESLA_T4:2` -> type and number per machine; the number is 1 by default."""
     parts = _ACCELERATOR.fullmatch(text.upper().replace("-", "_"))
     if parts is None or parts[1].startswith("TPU"):
-        raise console.UsageError(
+        raise UsageError(
             f"--accelerator {text}: give a type of Vertex AI and a number for each machine, "
             "e.g. NVIDIA_TESLA_T4:2; TPUs are given by --tpu"
         )
@@ -88,7 +87,7 @@ class Job:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise console.UsageError(
+            raise UsageError(
                 f"--name {self.name}: give a letter and then up to 126 letters, digits, dashes "
                 "and underscores"
             )
@@ -132,24 +131,22 @@ def _check_pools(pools: Sequence[MachinePool]) -> None:
     """Refuses clusters that no service can run."""
     replicas = {pool.role: pool.replicas for pool in pools}
     if min(replicas.values()) < 1 or replicas[CHIEF] != 1:
-        raise console.UsageError(f"machines of each role must be 1 or more; given {replicas}")
+        raise UsageError(f"machines of each role must be 1 or more; given {replicas}")
     if any(pool.machine.is_tpu for pool in pools) and len(pools) > 1:
-        raise console.UsageError(
+        raise UsageError(
             "a job with a TPU has one machine: remove --workers, --parameter_servers and "
             "--evaluators. The chief evaluates"
         )
     present = [role for role in ROLES if role in replicas]
     missing = [role for role in ROLES[: len(present)] if role not in replicas]
     if missing:
-        raise console.UsageError(
+        raise UsageError(
             f"machines for {', '.join(present)} leave the pool of {missing[0]} empty between "
             "them, which gcloud refuses. Give --workers first, then "
             "--parameter_servers, then --evaluators; a chief without an evaluator evaluates itself"
         )
     if replicas.get(EVALUATOR, 1) > 1:
-        raise console.UsageError(
-            f"--evaluators {replicas[EVALUATOR]}: a cluster has one evaluator at most"
-        )
+        raise UsageError(f"--evaluators {replicas[EVALUATOR]}: a cluster has one evaluator at most")
 
 
 def check_flags_of_job(flags: Sequence[str]) -> None:
@@ -157,7 +154,7 @@ def check_flags_of_job(flags: Sequence[str]) -> None:
     for flag in flags:
         name = _flag_name(flag)
         if name in _SET_BY_SUBMIT:
-            raise console.UsageError(
+            raise UsageError(
                 f"{flag} after the --: submit sets this flag of the job. Give "
                 f"{_SET_BY_SUBMIT[name]}"
             )

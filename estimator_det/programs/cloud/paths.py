@@ -6,8 +6,8 @@ import fnmatch
 import re
 from typing import NamedTuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 
 SCHEME = "gs://"
 

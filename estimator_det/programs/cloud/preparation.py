@@ -9,12 +9,11 @@ import sys
 import uuid
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence, Set
 
-from estimator_det.config.files import is_remote
 from estimator_det.config.paths import CHECKPOINT_FIELD, named_paths
-from estimator_det.config.problem import Problem, error, from_error, refuse, warning
-from estimator_det.config.text import ConfigError
 from estimator_det.console import printing
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError, Problem, error, from_error, refuse, warning
+from estimator_det.files import is_remote
 from estimator_det.programs import console
 from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import Connection, StorageError, connect

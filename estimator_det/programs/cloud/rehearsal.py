@@ -19,11 +19,11 @@ import venv
 from typing import TYPE_CHECKING, List
 
 from estimator_det.console import printing
+from estimator_det.errors import RunError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import replicas
 from estimator_det.programs.cloud.jobs import CONFIG_FILE, MODULE, Job
 from estimator_det.programs.cloud.replicas import LAST_LINES, clean_environment
-from model_fn.checkpoints.errors import RunError
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -119,7 +119,8 @@ def first_records(
 
     Its other local paths are absolute, for programs that run in another folder.
     """
-    from estimator_det.config import files, pipeline
+    from estimator_det import files
+    from estimator_det.config import pipeline
     from estimator_det.config.facts import readers
     from estimator_det.config.paths import named_paths
     from inputs.records import stream

@@ -15,10 +15,10 @@ import time
 from typing import Dict, List, Mapping, NamedTuple, Sequence
 
 from estimator_det.console import printing
+from estimator_det.errors import RunError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import vertex
 from estimator_det.programs.cloud.jobs import CHIEF, PARAMETER_SERVER, Job
-from model_fn.checkpoints.errors import RunError
 
 TIMEOUT_SECONDS = 3600.0
 LAST_LINES = 15  # last lines of a failed program that are reported

@@ -14,8 +14,7 @@ from typing import Mapping, Optional, Set
 
 import estimator_det
 from estimator_det.console import printing
-from estimator_det.programs import console
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import RunError, UsageError
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 _DATA = (".py", ".proto", ".config")
@@ -79,7 +78,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     """
     root = installed_root()
     if not (root / "setup.py").is_file():
-        raise console.UsageError(
+        raise UsageError(
             f"{root} is no checkout of estimator-det: it has no setup.py, from which the package "
             "of a job is built. Run python -m estimator_det.cli submit in a checkout, or give "
             "--package FILE.tar.gz"

@@ -18,11 +18,10 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det.config.files import special_kind
-from estimator_det.config.text import ConfigError
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import quoted
-from estimator_det.files import ownership
+from estimator_det.errors import ConfigError
+from estimator_det.files import ownership, special_kind
 from estimator_det.programs.cloud.connection import (
     THREADS,
     Cancelled,

@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any, Dict, List, Mapping, Sequence
 
-from estimator_det.programs import console
+from estimator_det.errors import UsageError
 from estimator_det.programs.cloud.jobs import (
     MODULE,
     PARAMETER_SERVER,
@@ -38,7 +38,7 @@ def check_image(image: str, pools: Sequence[MachinePool]) -> None:
     """Refuses parameter servers in an image of the service whose TensorFlow has none."""
     version = _MINOR_VERSION.search(image)
     if version and _serves(pools) and int(version[2]) > _LAST_WITH_SERVERS:
-        raise console.UsageError(
+        raise UsageError(
             f"--executor_image {image} has TensorFlow 2.{version[2]}, and parameter servers need "
             f"2.{_LAST_WITH_SERVERS}. Give {_with_servers(image)}, or with --container_image an "
             "image of your own"

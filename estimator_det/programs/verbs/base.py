@@ -9,6 +9,7 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.files import atomic, json_lines
 from estimator_det.programs import console
 
@@ -151,14 +152,12 @@ def config_path(options: argparse.Namespace, default: Optional[str] = None) -> s
     """The path of the configuration from the options of `add_config_arguments`."""
     paths = [path for path in (options.config, options.pipeline_config_path) if path is not None]
     if len(paths) == 2 and _normal(paths[0]) != _normal(paths[1]):
-        raise console.UsageError(
+        raise UsageError(
             f"two configurations are given, {paths[0]} as an argument and "
             f"--pipeline_config_path {paths[1]}: give one of them"
         )
     if not paths and default is None:
-        raise console.UsageError(
-            "no configuration is given: add its path, or --pipeline_config_path FILE"
-        )
+        raise UsageError("no configuration is given: add its path, or --pipeline_config_path FILE")
     path = str(paths[0] if paths else default)
     return os.path.join(path, CONFIG_FILE) if os.path.isdir(path) else path
 

@@ -118,9 +118,8 @@ def _memory(
     config: pipeline_pb2.TrainEvalPipelineConfig, training: Any, with_input: bool
 ) -> Tuple[List[Any], List[str]]:
     """Problems and lines about memory; the input pipeline's only if its files can be read."""
-    from estimator_det.config.problem import error
+    from estimator_det.errors import RunError, error
     from inputs.machine import available_cpus
-    from model_fn.checkpoints.errors import RunError
     from model_fn.checks import memory
 
     problems: List[Any] = []

@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _write_findings(report: Any, folder: str) -> None:
     """Writes a line for each error and warning: first those of records, then all others."""
-    from estimator_det.config import files
+    from estimator_det import files
     from model_fn.checks.data_report import severity
 
     findings = [

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Optional
 
 from estimator_det.console import printing
 from estimator_det.console.bars import progress_bar
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,
@@ -127,7 +128,7 @@ def run(options: argparse.Namespace) -> None:
     check_format(options.source_format)
     to_coco = options.target_format == COCO
     if to_coco != (options.source_format == TFRECORD):
-        raise console.UsageError(
+        raise UsageError(
             f"--from {options.source_format} --to {options.target_format} is not supported: use "
             "--to tfrecord with another format, or --from tfrecord --to coco"
         )
@@ -135,14 +136,12 @@ def run(options: argparse.Namespace) -> None:
     arguments = {n: v for n, v in vars(options).items() if v is not None and v is not False}
     wrong = [name for name in arguments if name not in _BOTH and (name in _TO_COCO) != to_coco]
     if wrong:
-        raise console.UsageError(
-            f"--{wrong[0]} has no effect with --to {options.target_format}; remove it"
-        )
+        raise UsageError(f"--{wrong[0]} has no effect with --to {options.target_format}; remove it")
     needed = ("records", "output", "label_map") if to_coco else ("images", "output_dir")
     for name in needed:
         if name not in arguments:
-            raise console.UsageError(f"--to {options.target_format} needs --{name}; add it")
-    from model_fn.checkpoints.errors import RunError
+            raise UsageError(f"--to {options.target_format} needs --{name}; add it")
+    from estimator_det.errors import RunError
 
     try:
         (_to_coco if to_coco else to_records)(arguments)
@@ -154,7 +153,7 @@ def check_format(name: str) -> None:
     """Refuses a data set format that neither this package nor a plug-in reads."""
     if name not in (*CONVERTERS, TFRECORD):
         what, remedy = CONVERTERS.refusal(name)
-        raise console.UsageError(f"--from: the dataset format {what}. {remedy}")
+        raise UsageError(f"--from: the dataset format {what}. {remedy}")
 
 
 def _to_coco(arguments: Dict[str, Any]) -> None:
@@ -179,7 +178,7 @@ def to_records(arguments: Dict[str, Any]) -> None:
 
     for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
         if name in arguments and not any(need in arguments for need in needs):
-            raise console.UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
+            raise UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
     options = engine.ConvertOptions(
         format=arguments["source_format"],
         source=SourceOptions(**fields_of(SourceOptions, arguments)),

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any, NoReturn
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
 
@@ -34,7 +35,7 @@ def check_address(option: str, text: str) -> str:
     """The host:port of an option."""
     address = _ADDRESS.fullmatch(text)
     if address is None:
-        raise console.UsageError(
+        raise UsageError(
             f"{option} is {text!r}: give host:port, as the first estimator-det data-worker prints"
         )
     return address[2]
@@ -43,7 +44,7 @@ def check_address(option: str, text: str) -> str:
 def run(options: argparse.Namespace) -> NoReturn:
     """Runs the verb until a signal ends it."""
     if not 0 < options.port < 65536:
-        raise console.UsageError(f"--port is {options.port}: give 1 to 65535")
+        raise UsageError(f"--port is {options.port}: give 1 to 65535")
     host = options.host or socket.gethostname()
     dispatcher = options.dispatcher and check_address("--dispatcher", options.dispatcher)
     from estimator_det.compat import tf
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> NoReturn:
             )
         servers.append(service.WorkerServer(config))
     except tf.errors.OpError as error:
-        raise console.UsageError(
+        raise UsageError(
             f"no server can listen on port {options.port}: {error.message}. Give another --port, "
             "or end the process that uses it"
         ) from error

@@ -9,6 +9,7 @@ import shlex
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
@@ -77,7 +78,7 @@ def run(options: argparse.Namespace) -> None:
     if options.checkpoint_dir or options.detections:
         # Both at once would leave one of the folders unused.
         if options.output_dir and options.model_dir:
-            raise console.UsageError(
+            raise UsageError(
                 "--model_dir and --output_dir name the same folder beside --detections or "
                 "--checkpoint_dir: remove --model_dir"
             )
@@ -108,7 +109,7 @@ def run(options: argparse.Namespace) -> None:
 
 def _check_run(folder: str) -> None:
     """Refuses a folder without the configuration of a run."""
-    from estimator_det.config import files
+    from estimator_det import files
 
     if not files.exists(folder):
         raise FileNotFoundError(f"--model_dir: there is no folder {folder}; correct the path")
@@ -122,28 +123,28 @@ def _check_run(folder: str) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     if options.timeout_secs is not None and not options.continuous:
-        raise console.UsageError("--timeout_secs requires --continuous: add it")
+        raise UsageError("--timeout_secs requires --continuous: add it")
     if options.continuous and options.calibrate:
-        raise console.UsageError(
+        raise UsageError(
             "--calibrate fits one evaluation: remove --continuous, or calibrate afterwards"
         )
     if bool(options.model_dir) == bool(options.detections):
-        raise console.UsageError("give --model_dir or --detections, one of them")
+        raise UsageError("give --model_dir or --detections, one of them")
     if not options.detections:
         if options.records or options.label_map:
-            raise console.UsageError("--records and --label_map require --detections: add it")
+            raise UsageError("--records and --label_map require --detections: add it")
         return
     if options.continuous:
-        raise console.UsageError("--continuous evaluates checkpoints; remove it")
+        raise UsageError("--continuous evaluates checkpoints; remove it")
     has_config = bool(options.config or options.pipeline_config_path)
     if has_config == bool(options.records or options.label_map):
-        raise console.UsageError(
+        raise UsageError(
             "--detections needs a configuration, or --records and --label_map, not both"
         )
     if bool(options.records) != bool(options.label_map):
-        raise console.UsageError("--records and --label_map belong together: give both")
+        raise UsageError("--records and --label_map belong together: give both")
     if options.calibrate and not has_config:
-        raise console.UsageError(
+        raise UsageError(
             "--calibrate changes a configuration: give the one that the detections were made with"
         )
 

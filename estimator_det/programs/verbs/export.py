@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
@@ -150,16 +151,16 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if options.precision != "float32" and "saved_model" not in names_of(options.format):
-        raise console.UsageError("--precision: for SavedModels only; add saved_model to --format")
+        raise UsageError("--precision: for SavedModels only; add saved_model to --format")
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
     if side_options and not options.use_side_inputs:
-        raise console.UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
+        raise UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
     # `export run` is short for `export --model_dir run`.
     if options.model_dir is None and options.config and os.path.isdir(options.config):
         options.model_dir = options.config
     checkpoint = options.trained_checkpoint_prefix or options.model_dir
     if checkpoint is None:
-        raise console.UsageError(
+        raise UsageError(
             "no checkpoint is given: add the folder of a run, or --trained_checkpoint_prefix PREFIX"
         )
 
@@ -183,7 +184,7 @@ def _export(
     chosen = [name for name in (*tflite, "quantize") if getattr(options, name) is not None]
     if chosen and "tflite" not in names_of(options.format):
         flags = ", ".join(f"--{name}" for name in chosen)
-        raise console.UsageError(f"{flags}: for TFLite only; add tflite to --format")
+        raise UsageError(f"{flags}: for TFLite only; add tflite to --format")
     side_inputs = None
     if options.use_side_inputs:
         shapes, types, names = (getattr(options, name) for name in SIDE_INPUTS)

@@ -7,6 +7,7 @@ import os
 import shlex
 from typing import Any
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
 from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, number, positive
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     ownership.check_file(path, "init")
     if os.path.exists(path) and not options.overwrite:
         raise FileExistsError(f"{path} exists. Add --overwrite to replace it")
-    from estimator_det.config import files
+    from estimator_det import files
     from estimator_det.programs import pretrained, starter, starter_plan, starter_text
     from model_fn.checkpoints import writing
 
@@ -80,15 +81,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _check_usage(options: argparse.Namespace) -> None:
     if options.output_dir is None:
-        raise console.UsageError("init needs --output_dir: the folder for the configuration")
+        raise UsageError("init needs --output_dir: the folder for the configuration")
     if (options.records is None) == (options.source_format is None):
-        raise console.UsageError(
+        raise UsageError(
             "give --records DIR, a folder that `convert` has written, or --from FORMAT with "
             "--images and --annotations"
         )
     for name in ("images", "annotations", "classes", "split"):
         if options.records is not None and getattr(options, name) is not None:
-            raise console.UsageError(f"--{name} has no effect with --records; remove it")
+            raise UsageError(f"--{name} has no effect with --records; remove it")
 
 
 def _print_list() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
 
@@ -32,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
     from estimator_det.programs import pretrained
 
     if options.list == (options.name is not None):
-        raise console.UsageError("give the name of a model, or --list, which prints all names")
+        raise UsageError("give the name of a model, or --list, which prints all names")
     if options.list:
         models = pretrained.zoo()
         names = max(len(model.name) for model in models)

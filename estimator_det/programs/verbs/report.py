@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
 
@@ -25,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     if len(options.runs) > 2:
-        raise console.UsageError(f"{len(options.runs)} runs are given: give one or two")
+        raise UsageError(f"{len(options.runs)} runs are given: give one or two")
     if options.benchmark and len(options.runs) > 1:
-        raise console.UsageError("--benchmark is of one run: give one, or remove it")
-    from estimator_det.config import files
+        raise UsageError("--benchmark is of one run: give one, or remove it")
+    from estimator_det import files
     from estimator_det.files import ownership
     from estimator_det.programs import report
     from model_fn.checkpoints import writing

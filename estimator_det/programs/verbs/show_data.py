@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Tuple
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_config_arguments,
@@ -52,9 +53,7 @@ def run(options: argparse.Namespace) -> None:
     if options.num_images is None:
         options.num_images = NUM_RECORDS if options.augmentation else NUM_IMAGES
     if options.augmentation and options.eval:
-        raise console.UsageError(
-            "--augmentation and --eval: evaluation does not augment; give one of them"
-        )
+        raise UsageError("--augmentation and --eval: evaluation does not augment; give one of them")
     config = load(options, is_trusted=False)
     from estimator_det.files import ownership
     from model_fn.checkpoints import writing
@@ -62,7 +61,7 @@ def run(options: argparse.Namespace) -> None:
     draw = _draw_steps if options.augmentation else _draw_batches
     with writing.writable_file(options.output, "output"):
         if not options.output.lower().endswith(".png"):
-            raise console.UsageError(
+            raise UsageError(
                 f"--output is {options.output}, and show-data writes PNG files: name a file that "
                 "ends in .png"
             )
@@ -143,10 +142,10 @@ def _rotated(policy: Any, paths: Sequence[str], features: Any) -> List[str]:
 def _draw_batches(
     config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace
 ) -> None:
+    from estimator_det.errors import RunError
     from inputs.bad_records.log import FaultLog
     from inputs.bad_records.policy import make_policy
     from inputs.records import stream
-    from model_fn.checkpoints.errors import RunError
     from model_fn.drawing import batch_grid
     from model_fn.evaluation import report
 
@@ -196,7 +195,7 @@ def _batches(
 
     readers = config.eval_input_reader if options.eval else [config.train_input_reader]
     if not readers:
-        raise console.UsageError("the configuration has no eval_input_reader, which --eval needs")
+        raise UsageError("the configuration has no eval_input_reader, which --eval needs")
     readers[0].include_source_id = True
     preprocess = make_preprocessor(evaluated_model(config) if options.eval else config.model)
     if options.eval:

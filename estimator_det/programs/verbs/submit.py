@@ -17,6 +17,7 @@ from absl import flags
 
 import estimator_det
 from estimator_det.console import printing
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import console, model_flags
 from estimator_det.programs.cloud import ai_platform, jobs, vertex
 from estimator_det.programs.verbs.base import (
@@ -26,7 +27,6 @@ from estimator_det.programs.verbs.base import (
     load,
     positive,
 )
-from model_fn.checkpoints.errors import RunError
 
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
 EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
@@ -213,9 +213,7 @@ def _pools(options: argparse.Namespace) -> Tuple[jobs.MachinePool, ...]:
     if options.tpu:
         machine = jobs.TPUS[options.tpu]
         if options.platform == "ai-platform" and machine.tpu_topology:
-            raise console.UsageError(
-                f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8"
-            )
+            raise UsageError(f"--tpu {options.tpu}: AI Platform has no such TPU. Give v2-8 or v3-8")
     server = jobs.Machine(options.parameter_server_machine_type or machine_type)
     counts = (
         (jobs.WORKER, machine, options.workers),
@@ -229,21 +227,19 @@ def _pools(options: argparse.Namespace) -> Tuple[jobs.MachinePool, ...]:
 def _check_options(options: argparse.Namespace) -> None:
     """Refuses options that have no effect, or no sense, together."""
     if options.runs and options.dry_run:
-        raise console.UsageError("--run and --dry_run exclude each other: give one of them")
+        raise UsageError("--run and --dry_run exclude each other: give one of them")
     for first, second in _EXCLUSIVE:
         if getattr(options, first) and getattr(options, second):
-            raise console.UsageError(
-                f"--{first} and --{second} exclude each other: give one of them"
-            )
+            raise UsageError(f"--{first} and --{second} exclude each other: give one of them")
     if options.runs and options.platform == "ai-platform":
-        raise console.UsageError(f"--run: {ai_platform.CLOSED}")
+        raise UsageError(f"--run: {ai_platform.CLOSED}")
     for name in _VERTEX_ONLY:
         if getattr(options, name) and options.platform != "vertex":
-            raise console.UsageError(f"--{name} is for --platform vertex: remove it")
+            raise UsageError(f"--{name} is for --platform vertex: remove it")
     for name, second in _REQUIRED.items():
         is_given = getattr(options, name) not in (None, False)
         if is_given and not getattr(options, second):
-            raise console.UsageError(f"--{name} requires --{second}: add it, or remove --{name}")
+            raise UsageError(f"--{name} requires --{second}: add it, or remove --{name}")
 
 
 def _check_flags(job: jobs.Job) -> None:
@@ -253,7 +249,7 @@ def _check_flags(job: jobs.Job) -> None:
     try:
         model_flags.parse([*job.arguments(), *tpu_name])
     except flags.Error as error:
-        raise console.UsageError(f"a flag of the job, after the --: {error}") from error
+        raise UsageError(f"a flag of the job, after the --: {error}") from error
 
 
 def _is_dry(options: argparse.Namespace) -> bool:
@@ -261,8 +257,6 @@ def _is_dry(options: argparse.Namespace) -> bool:
     if options.dry_run or shutil.which("gcloud"):
         return bool(options.dry_run)
     if options.runs:
-        raise console.UsageError(
-            "--run needs gcloud, which is not in PATH: install the Google Cloud CLI"
-        )
+        raise UsageError("--run needs gcloud, which is not in PATH: install the Google Cloud CLI")
     console.print_line("gcloud is not in PATH: --dry_run, nothing is uploaded")
     return True

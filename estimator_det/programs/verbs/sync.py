@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import above_zero, add_options, positive
 
@@ -40,14 +41,14 @@ def run(options: argparse.Namespace) -> None:
 
     *sources, destination = options.paths
     if not sources:
-        raise console.UsageError("give one source or more, and a destination")
+        raise UsageError("give one source or more, and a destination")
     for name in ("interval_secs", "timeout_secs"):
         if getattr(options, name) is not None and not options.follow:
-            raise console.UsageError(f"--{name} requires --follow: add it, or remove --{name}")
+            raise UsageError(f"--{name} requires --follow: add it, or remove --{name}")
     downloads = storage.check_direction(sources, destination)
     if options.follow:
         if not downloads:
-            raise console.UsageError("--follow is for downloads: give gs:// sources, or remove it")
+            raise UsageError("--follow is for downloads: give gs:// sources, or remove it")
         storage.follow(
             sources,
             destination,

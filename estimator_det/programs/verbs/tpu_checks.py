@@ -77,7 +77,8 @@ def _fix(
     config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.Namespace, target: Any
 ) -> Any:
     """The configuration with safe edits made; writes it, and prints the edits."""
-    from estimator_det.config import files, pipeline, tpu_lint
+    from estimator_det import files
+    from estimator_det.config import pipeline, tpu_lint
     from estimator_det.files import ownership
     from model_fn.checkpoints import writing
 
@@ -103,8 +104,7 @@ def _fix(
 
 def _memory(config: pipeline_pb2.TrainEvalPipelineConfig, num_shards: int) -> List[Any]:
     """Prints what a core needs; a problem if no kind of TPU has it."""
-    from estimator_det.config.problem import warning
-    from estimator_det.config.text import ConfigError
+    from estimator_det.errors import ConfigError, warning
     from model_fn.checks import tpu_memory
 
     per_core = max(1, config.train_config.batch_size // num_shards)

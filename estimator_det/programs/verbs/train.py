@@ -8,6 +8,7 @@ import logging
 import os
 from typing import Any, Optional
 
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.verbs import data_worker
@@ -121,12 +122,12 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
     if arguments.strategy is None and chosen:
         option = next(iter(chosen))
         example = _STRATEGY_OF.get(option, run_options.NONE)
-        raise console.UsageError(
+        raise UsageError(
             f"--{option} is an option of the TF2 loop: give --strategy too, for example "
             f"--strategy {example}"
         )
     if chosen and arguments.rehearse_tpu:
-        raise console.UsageError(
+        raise UsageError(
             "--rehearse_tpu runs the training loop of a TPU, and --strategy another one: give one "
             "of them"
         )
@@ -182,11 +183,12 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
 
 
 def run(options: argparse.Namespace) -> None:
-    from estimator_det.config import files, pipeline
+    from estimator_det import files
+    from estimator_det.config import pipeline
     from model_fn.runs import cluster, roles
 
     if options.rescale_schedule and not options.num_train_steps:
-        raise console.UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
+        raise UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
     if options.verbose:
         for package in ("estimator_det", "inputs", "model_fn", "exporters"):
             logging.getLogger(package).setLevel(logging.DEBUG)
@@ -210,7 +212,7 @@ def run(options: argparse.Namespace) -> None:
     if options.precision == AUTO and not (
         is_alone and train_options.loop is None and train_options.tpu is None
     ):
-        raise console.UsageError(
+        raise UsageError(
             f"--precision {AUTO} measures an Estimator on this machine alone: name a type with "
             "--strategy, --rehearse_tpu or TF_CONFIG"
         )

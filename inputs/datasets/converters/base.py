@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_det.config.registry import Registry
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.datasets.source import Source, SourceOptions
 
 # Fields of SourceOptions that are options of `convert`.

@@ -10,8 +10,8 @@ import json
 import math
 from typing import Any, Dict, Iterator, List, NamedTuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from estimator_det.files.json_values import Value
 from inputs.datasets import source
 from inputs.datasets.converters.base import CONVERTERS, takes

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Tuple
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import csv
 from typing import Dict, List, NamedTuple, Tuple
 
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det import files
 from estimator_det.console.printing import quoted
+from estimator_det.errors import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part

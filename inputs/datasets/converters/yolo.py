@@ -14,9 +14,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import yaml
 
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det import files
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import ConfigError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 

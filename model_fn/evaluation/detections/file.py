@@ -17,11 +17,11 @@ from typing import Any, Counter, Dict, Iterator, List, Mapping, NamedTuple, Opti
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
 from estimator_det.console.printing import plain, quoted
+from estimator_det.errors import RunError
 from estimator_det.files import json_values, run_lengths
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.metrics.run_lengths import RunLength
 
 Array = np.ndarray[Any, Any]

@@ -13,13 +13,13 @@ import numpy as np
 from estimator_det.compat import eagerly, tf, tf1
 from estimator_det.console.printing import listed, plain, quoted
 from estimator_det.detectors.base import BatchDetections
+from estimator_det.errors import RunError
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.label_map import read_label_map
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import diagnostics, eval_ops, history
 from model_fn.evaluation.accumulator import Accumulator, Results
 from model_fn.evaluation.detections import file as detection_file

@@ -16,8 +16,8 @@ from typing import Any, Dict, FrozenSet, Iterator, Mapping, Optional, Sequence, 
 
 import numpy as np
 
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import NO_NEEDS, EvaluatedBatch, Scope, has_class, register
 from model_fn.evaluation.metrics.coco_matching import rows_of_classes

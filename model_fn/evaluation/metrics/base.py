@@ -25,10 +25,9 @@ import numpy as np
 
 from estimator_det.config.facts import predicts_masks
 from estimator_det.config.field_rules import no_effect, non_default_fields
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import missing_choice, rules
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.evaluation.metrics.run_lengths import RunLengths
 

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_det.config.text import ConfigError, nearest
+from estimator_det.config.text import nearest
+from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, Scope, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, Summary, area_name

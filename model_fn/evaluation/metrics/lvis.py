@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-from estimator_det.config.text import ConfigError
 from estimator_det.console.printing import listed
+from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope, has_class, register
 from model_fn.evaluation.metrics.coco import ALL, AT_50, AT_75, CocoBoxMetrics, Summary

@@ -15,10 +15,10 @@ import time
 from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
 
 from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
+from estimator_det.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Training, make_train_input_fn
 from model_fn.runs.backends.loop import Call, LoopBackend

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import VARIABLES_LOST, SessionLostError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
-from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.checkpoints.variables import check_resumable
 from model_fn.model_fn import BuiltTraining, ModelFn, create_model_fn
 from model_fn.runs.backends.base import (

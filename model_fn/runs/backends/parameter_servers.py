@@ -14,9 +14,9 @@ import time
 from typing import Any, Callable, Sequence
 
 from estimator_det.compat import failures, tf, tf1
+from estimator_det.errors import VARIABLES_LOST, SessionLostError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.errors import VARIABLES_LOST, SessionLostError
 from model_fn.runs import task_watch
 from model_fn.runs.backends.base import Training, make_train_input_fn
 from model_fn.runs.backends.estimator import EstimatorBackend

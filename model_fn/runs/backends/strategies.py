@@ -8,7 +8,7 @@ import logging
 from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import NoTpuError, RunError
 from model_fn.runs import cluster
 from model_fn.runs.backends import workers
 from model_fn.runs.cluster import Cluster
@@ -24,10 +24,6 @@ from model_fn.runs.signals import Stop, handlers_kept
 from model_fn.runs.task_watch import TaskWatch, is_listening, wait_for
 
 _LOG = logging.getLogger(__name__)
-
-
-class NoTpuError(RunError):
-    """The TPU that a run is meant for cannot be reached."""
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ import contextlib
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -18,11 +18,9 @@ from model_fn.runs import progress, roles
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Backend, Training
 from model_fn.runs.backends.estimator import HookAdapter, train_by
-from model_fn.runs.backends.strategies import NoTpuError
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import TpuOptions, static_batches
-from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import tpu_step
 
 # Features that a train step reads; the rest would only fill the path from host to cores.

@@ -9,7 +9,7 @@ import time
 from typing import Any, Iterator, Sequence
 
 from estimator_det.compat import failures, tf
-from model_fn.checkpoints.errors import MissingTaskError, RunError
+from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening

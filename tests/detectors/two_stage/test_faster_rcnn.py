@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector, make_preprocessor
 from estimator_det.detectors.base import ImageFrame
 from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions, _with_raw_boxes
 from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
 from estimator_det.detectors.two_stage.regions import RegionOutput
+from estimator_det.errors import ConfigError
 from tests.detectors.two_stage import configs
 from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
 from tests.graphs import evaluate

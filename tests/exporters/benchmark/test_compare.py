@@ -6,14 +6,13 @@ from typing import Any, Iterator
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.programs import cli
 from exporters import formats
 from exporters.benchmark import compare, measure, report
 from exporters.formats.base import FORMATS
 from inputs import machine
 from inputs.datasets import shapes, writer
-from model_fn.checkpoints.errors import RunError
 
 OPTIONS = {"batch_sizes": (1, 2), "seconds": 0.001, "num_records": 2}
 

@@ -2,9 +2,8 @@ import sys
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from exporters.formats import FoundModel, base, converters
-from model_fn.checkpoints.errors import RunError
 
 
 def test_the_interpreter_of_converters(monkeypatch, tmp_path):

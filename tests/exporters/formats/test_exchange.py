@@ -11,8 +11,8 @@ from typing import Any, Callable, Dict
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.errors import FolderInUseError
 from exporters.formats import exchange
-from model_fn.checkpoints.errors import FolderInUseError
 
 NAMES = ("saved_model", "model.onnx", "model.tflite", "label_map.pbtxt")
 EARLIER = {"saved_model/a": "1", "saved_model/b": "1", "model.onnx": "1", "model.ckpt": "1"}

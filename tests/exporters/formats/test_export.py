@@ -12,8 +12,8 @@ from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.programs import cli
 from exporters import Detector, formats
 from exporters.formats import check, converters, exchange
@@ -21,7 +21,6 @@ from exporters.formats.base import FORMATS, num_bytes
 from exporters.formats.export import export_formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions, restored_network
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.conftest import NAMES, Trained
 
 

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import RunError
 from exporters.formats.frozen_graph import FrozenGraph, GraphDetector
-from model_fn.checkpoints.errors import RunError
 
 
 def _graph(*outputs: str, shape: Any = (None, None, None, 3), dtype: Any = tf.uint8) -> Any:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import RunError
 from exporters import formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.formats.tfjs import Tfjs, with_constants
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import write_tfjs
 
 

@@ -12,8 +12,8 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_detector
+from estimator_det.errors import ConfigError, RunError
 from exporters import Detector
 from exporters.formats import check, tflite, tflite_metadata
 from exporters.formats.tflite import TfliteDetector
@@ -26,7 +26,6 @@ from exporters.formats.tflite_reader import (
     unpack,
 )
 from exporters.network import ExportOptions, TfliteOptions
-from model_fn.checkpoints.errors import RunError
 from tests.conftest import ROOT
 from tests.exporters.conftest import NAMES, Trained
 from tests.exporters.formats.models import operation_names, tflite_graph

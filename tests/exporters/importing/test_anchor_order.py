@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import model_pb2
 from exporters.formats.frozen_graph import publish
 from exporters.importing import anchor_order, importer

@@ -9,6 +9,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
+from estimator_det.errors import RunError
 from exporters.formats import tflite_reader
 from exporters.formats.frozen_graph import FrozenGraph
 from exporters.formats.saved_model import SavedModel
@@ -16,7 +17,6 @@ from exporters.formats.tfjs import Tfjs, read_graph_model
 from exporters.importing import importer
 from exporters.reading.published import float_variables
 from inputs.datasets.writer import write_label_map
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import saved_model_message
+from estimator_det.errors import RunError
 from exporters.importing import mapping, matching
 from exporters.importing.importer import read_published
 from exporters.importing.matching import align_names
 from exporters.reading import functions, graphs
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import Original, head_scopes, raw_outputs
 
 CALL = "PartitionedCall"

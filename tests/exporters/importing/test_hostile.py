@@ -14,6 +14,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
+from estimator_det.errors import RunError
 from estimator_det.programs import cli
 from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
@@ -21,7 +22,6 @@ from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import pack
 from exporters.reading import graphs
 from exporters.reading.published import Published
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.importing.conftest import to_tflite, write_tfjs
 
 pytestmark = pytest.mark.usefixtures("small_network")

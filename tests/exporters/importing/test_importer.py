@@ -8,12 +8,11 @@ from PIL import Image
 
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.programs import cli
 from exporters.formats import FORMATS
 from exporters.formats.frozen_graph import FrozenGraph
 from exporters.importing import importer
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import num_neutral_layers
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from exporters.importing.proposal import explain_shapes, propose_config
 from exporters.reading.published import Convolution, Named, Published, Structure
 

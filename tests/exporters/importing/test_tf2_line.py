@@ -10,7 +10,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from exporters import network
 from exporters.formats import resolve_formats, tf2_checkpoint
 from exporters.formats.export import export_formats

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.extractors.two_stage import recipe
 from estimator_det.extractors.two_stage.nasnet import stages as nasnet_stages
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS, make_extractor

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.augment import check_mixtures, make_steps
 from inputs.augment.base import apply_steps

@@ -8,7 +8,7 @@ import pytest
 
 import inputs
 from estimator_det.config.pipeline import parse_pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.images.resize import make_resizer
 from inputs.checks import first_records
 from inputs.checks.first_records import check_cache, check_class_names, check_masks

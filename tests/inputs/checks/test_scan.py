@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from estimator_det.errors import RunError
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan, statistics
 from inputs.checks.scan import Scan
-from model_fn.checkpoints.errors import RunError
 from model_fn.checks.data_check import check_data
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example, orientation, picture

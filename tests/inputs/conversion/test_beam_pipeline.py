@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.conversion import beam_pipeline
 from inputs.datasets.source import ConversionError
 from tests.inputs.conversion import samples

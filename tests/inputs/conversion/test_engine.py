@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.conversion import engine, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.splits import Split, parse_splits

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.conversion.images import ImageFault, ImageOptions, check_image
 from tests.inputs import examples
 from tests.inputs.conversion.samples import png

@@ -1,6 +1,6 @@
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.conversion.splits import Split, parse_splits
 
 

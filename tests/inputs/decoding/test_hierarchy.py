@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.decoding.hierarchy import read_hierarchy
 from inputs.label_map import parse_label_map

@@ -11,7 +11,7 @@ import pytest
 
 import inputs
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.guarding import explain, guard

@@ -10,7 +10,7 @@ import pytest
 
 import inputs
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.guarding.guard import GraphGuard
 from inputs.records import splits

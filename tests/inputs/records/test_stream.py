@@ -6,7 +6,7 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import make_policy

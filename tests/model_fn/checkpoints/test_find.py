@@ -3,8 +3,8 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import DamagedCheckpointsError
 from model_fn.checkpoints import find as checkpoints
-from model_fn.checkpoints.errors import DamagedCheckpointsError
 from model_fn.checkpoints.repair import require_whole
 from tests.checkpoints import save
 

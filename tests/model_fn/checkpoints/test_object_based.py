@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors import make_detector
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import train_pb2
 from exporters.formats import tf2_checkpoint
 from model_fn.checkpoints import find, object_based
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.repair import step_of
 from model_fn.checkpoints.variables import check_variables
 from model_fn.training import warm_start

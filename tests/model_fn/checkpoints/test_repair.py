@@ -12,7 +12,7 @@ from typing import Any, Iterator, List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.errors import DamagedCheckpointsError, RunError
+from estimator_det.errors import DamagedCheckpointsError, RunError
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE, find_damage, prepare
 from tests import checkpoints
 

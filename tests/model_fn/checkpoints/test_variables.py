@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import RunError
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints import variables
-from model_fn.checkpoints.errors import RunError
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 from tests.checkpoints import save
 

@@ -7,8 +7,8 @@ from typing import List
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import FolderNotWritableError
 from model_fn.checkpoints import writing
-from model_fn.checkpoints.errors import FolderNotWritableError
 
 
 def test_check_folder(tmp_path):

@@ -8,8 +8,7 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem
 from inputs import label_map
 from model_fn.checks import config_check, files
 from model_fn.checks.subject import read_subject

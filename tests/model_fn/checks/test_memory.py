@@ -1,6 +1,6 @@
 import pytest
 
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import RunError
 from model_fn.checks import graphs, memory
 from tests.inputs import examples
 from tests.model_fn.checks.small import small_config

@@ -8,8 +8,7 @@ from typing import List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.problem import Problem
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, Problem
 from model_fn.checks import config_check
 from model_fn.checks import metric_names as names_module
 from model_fn.checks.graphs import check_metrics, placeholders

@@ -8,7 +8,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.config.problem import Problem
+from estimator_det.errors import Problem
 from estimator_det.extractors.base import OVERRIDE
 from estimator_det.programs import demo
 from model_fn.checks import config_check

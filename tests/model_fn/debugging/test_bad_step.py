@@ -11,10 +11,10 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.errors import NotFiniteLossError, RunError
 from estimator_det.programs.verbs import replay as verb
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
-from model_fn.checkpoints.errors import RunError
 from model_fn.debugging import bad_step, replay
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
@@ -103,7 +103,7 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
         model_dir, config, num_train_steps=steps, seed=1, progress=False, hooks=[snapshots]
     )
     backend = estimator.EstimatorBackend(context)
-    with pytest.raises(progress.NotFiniteLossError) as raised:
+    with pytest.raises(NotFiniteLossError) as raised:
         backend.train(input_fn, lambda training: progress.training_hooks(context, training, None))
     snapshots.message = str(raised.value)
     return snapshots

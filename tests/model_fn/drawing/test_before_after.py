@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.sample import Sample
 from model_fn.drawing import batch_grid, before_after

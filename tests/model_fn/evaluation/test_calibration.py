@@ -14,9 +14,8 @@ from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import FinalScores
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import pipeline_pb2, post_processing_pb2
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation import calibration
 from model_fn.evaluation.matching import ClassMatches, Matches
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.evaluation import details
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.metrics.base import EvaluatedBatch

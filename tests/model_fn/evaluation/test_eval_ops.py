@@ -9,8 +9,8 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import BatchDetections, Groundtruth
+from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap, read_label_map

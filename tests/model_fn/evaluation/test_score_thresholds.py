@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config.derived_models import final_scores
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.matching import ClassMatches

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 import pytest
 
 from estimator_det.compat import estimator
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.runs import cluster
 
 LONE = [

@@ -9,8 +9,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf1
-from estimator_det.config.text import ConfigError
-from model_fn.checkpoints.errors import VARIABLES_LOST, RunError, SessionLostError
+from estimator_det.errors import VARIABLES_LOST, ConfigError, RunError, SessionLostError
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import LoopOptions

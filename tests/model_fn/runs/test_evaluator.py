@@ -11,12 +11,11 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.text import ConfigError
 from estimator_det.detectors.base import make_preprocessor
+from estimator_det.errors import CheckpointGoneError, ConfigError, DamagedCheckpointsError, RunError
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
-from model_fn.checkpoints.errors import CheckpointGoneError, DamagedCheckpointsError, RunError
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks.graphs import placeholders
 from model_fn.evaluation import history

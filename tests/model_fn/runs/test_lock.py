@@ -11,10 +11,10 @@ from typing import Any, List
 
 import pytest
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
+from estimator_det.errors import FolderInUseError
 from inputs import pipeline as input_pipeline
-from model_fn.checkpoints.errors import FolderInUseError
 from model_fn.runs import lock, runner
 from model_fn.runs.backends import strategies
 from model_fn.runs.options import LoopOptions

@@ -4,7 +4,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.config import pipeline
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.runs import options
 from model_fn.runs.cluster import SINGLE

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import NotFiniteLossError
 from model_fn.evaluation import report
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
@@ -106,9 +107,7 @@ def test_evaluation_tells_how_far_it_is(capsys, monkeypatch):
 
 
 def test_bad_loss_is_named_though_silent(capsys):
-    with pytest.raises(
-        progress.NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"
-    ):
+    with pytest.raises(NotFiniteLossError, match=r"step 2: not finite: {'Loss/total_loss': nan}"):
         _run([4.0, float("nan"), 2.0], 3, silent=True)
     assert capsys.readouterr().err == ""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.runs import roles
 from model_fn.runs.cluster import SINGLE, Cluster, Task
 from model_fn.runs.options import EvaluationOptions, LoopOptions, TpuOptions

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, runner, training_end

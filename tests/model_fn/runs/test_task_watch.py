@@ -7,7 +7,7 @@ from typing import Any, List, Set
 import pytest
 
 from estimator_det.compat import tf
-from model_fn.checkpoints.errors import MissingTaskError
+from estimator_det.errors import MissingTaskError
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.signals import Stop

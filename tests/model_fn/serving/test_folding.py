@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import RunError
 from inputs import machine
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving.folding import compute_in_bfloat16, fold_batch_norms
 
 RANDOM = np.random.default_rng(0)

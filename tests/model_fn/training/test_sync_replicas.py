@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.training.sync_replicas import SyncReplicas, SyncReplicasHook
 
 

@@ -7,7 +7,7 @@ from typing import Any, Dict
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 from model_fn.training import optimizers, warm_start

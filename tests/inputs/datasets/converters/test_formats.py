@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.datasets import masks
 from inputs.datasets.converters import open_source, yolo
 from inputs.datasets.source import AnnotatedImage, SourceOptions

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.datasets import masks
 from inputs.datasets.source import AnnotatedImage, ConversionError, SourceOptions
 from tests.inputs.conversion import samples

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from inputs.datasets.converters import CONVERTERS, open_source
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.fuzz.mutate import mutate_bytes, mutate_text

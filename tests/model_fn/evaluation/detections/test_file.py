@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from model_fn.checkpoints.errors import RunError
+from estimator_det.errors import RunError
 from model_fn.evaluation.detections import file as detection_file
 from model_fn.evaluation.detections.file import DetectionFile, Wanted, read_detections
 

@@ -9,11 +9,10 @@ from typing import Any, Sequence
 import numpy as np
 import pytest
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.datasets import writer
-from model_fn.checkpoints.errors import RunError
 from model_fn.evaluation.detections.file import Wanted, read_detections
 from model_fn.evaluation.detections.scoring import Lookup, config_of_records, evaluate_detections
 from tests.inputs import examples

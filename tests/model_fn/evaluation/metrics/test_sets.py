@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics

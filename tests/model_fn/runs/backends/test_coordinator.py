@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, MissingTaskError, RunError
 from inputs import schema
-from model_fn.checkpoints.errors import MissingTaskError, RunError
 from model_fn.runs import roles, runner, task_watch
 from model_fn.runs.backends import coordinator
 from model_fn.runs.cluster import read_cluster

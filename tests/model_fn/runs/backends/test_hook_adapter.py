@@ -7,7 +7,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from model_fn.checkpoints.errors import SessionLostError
+from estimator_det.errors import SessionLostError
 from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.context import Hook, RunContext, StepResult
 from tests.model_fn import fake

@@ -14,16 +14,15 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, NotFiniteLossError, RunError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.records.cursor import first_stream_index
-from model_fn.checkpoints.errors import RunError
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, training_run
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
-from model_fn.runs.progress import PROGRESS_FILE, NotFiniteLossError
+from model_fn.runs.progress import PROGRESS_FILE
 from model_fn.runs.signals import Stopped
 from model_fn.training import step
 from tests.checkpoints import stored

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, NotFiniteLossError
 from inputs import pipeline as input_pipeline
 from model_fn.runs import data_cursor
 from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions, TrainOptions
-from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import optimizers
 from model_fn.training.loop_step import LoopStep
 from tests.checkpoints import stored

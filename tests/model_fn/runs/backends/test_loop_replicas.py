@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.errors import NotFiniteLossError
 from estimator_det.nets import normalization
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -19,7 +20,6 @@ from inputs.records.cursor import DataCursor
 from model_fn.debugging.replay import BATCH_FILE
 from model_fn.runs import data_cursor
 from model_fn.runs.options import MIRRORED, CheckpointOptions, LoopOptions
-from model_fn.runs.progress import NotFiniteLossError
 from tests.checkpoints import stored
 from tests.model_fn import fake
 

@@ -10,7 +10,7 @@ from typing import Callable, List
 import pytest
 
 from estimator_det.compat import tf
-from model_fn.checkpoints.errors import MissingTaskError, RunError
+from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
 from model_fn.runs.backends import workers
 from model_fn.runs.backends.loop import LoopTraining

@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, Optional
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.errors import RunError
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn.checkpoints.errors import RunError
 from model_fn.runs.options import LoopOptions, TpuOptions
 from tests.model_fn import fake
 

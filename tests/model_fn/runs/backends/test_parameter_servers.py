@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 from model_fn.runs import roles
 from model_fn.runs.backends import parameter_servers
 from model_fn.runs.context import RunContext

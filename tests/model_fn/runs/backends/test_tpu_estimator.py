@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError, NotFiniteLossError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn import model_fn
@@ -21,7 +21,6 @@ from model_fn.evaluation.report import scalars
 from model_fn.runs import evaluator, progress
 from model_fn.runs.backends import tpu_estimator as tpu
 from model_fn.runs.options import TpuOptions
-from model_fn.runs.progress import NotFiniteLossError
 from model_fn.training import optimizers, tpu_step
 from tests.model_fn import fake
 

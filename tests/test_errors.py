@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_det.config.problem import Problem
+from estimator_det.errors import Problem
 
 
 def test_a_problem_says_what_to_type():

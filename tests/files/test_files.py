@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.config import files
-from estimator_det.config.text import ConfigError
+from estimator_det.errors import ConfigError
 
 
 def test_a_bucket_that_cannot_be_reached(monkeypatch):

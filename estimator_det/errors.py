@@ -1,15 +1,46 @@
-"""Problems that a check of a configuration reports."""
+"""Errors that a user can fix, and the problems of a configuration."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import shlex
-from typing import Iterable, Tuple
-
-from estimator_det.config.text import ConfigError
+from typing import Iterable, Optional, Tuple
 
 SEVERITIES = ("error", "warning", "advice", "placeholder")
+
+# First words of a message that continues its field: "train_config.num_steps is 0".
+_PREDICATES = frozenset(
+    ["is", "are", "has", "have", "must", "needs", "need", "cannot", "divides", "generates",
+     "makes", "does", "repeats", "mixes", "lists", "takes", "trains"]
+)  # fmt: skip
+
+
+class ConfigError(ValueError):
+    """A configuration or an argument that cannot be read, merged or used.
+
+    Its text is one sentence of all three parts.
+
+    Attributes:
+        field: Path of the field, absolute or below its component; None if no field is at fault.
+        message: What is wrong with the value, and what is allowed.
+        remedy: What to do about it; "" if the message says it.
+    """
+
+    def __init__(self, field: Optional[str], message: str, remedy: str = "") -> None:
+        super().__init__(field, message, remedy)  # all arguments, so that it can be pickled
+        self.field = field
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.field:
+            joint = " " if text.partition(" ")[0] in _PREDICATES else ": "
+            text = f"{self.field}{joint}{text}"
+        if self.remedy:
+            text += f"{'. ' if self.remedy[0].isupper() else '; '}{self.remedy}"
+        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +108,52 @@ def raise_first(problems: Iterable[Problem]) -> None:
     for problem in problems:
         if problem.severity == "error":
             raise problem.as_error()
+
+
+class RunError(RuntimeError):
+    """The run cannot continue; the message contains what was found, and the remedy."""
+
+
+class FolderInUseError(RunError):
+    """Another process trains in the folder, or exports to it."""
+
+
+class FolderNotWritableError(RunError):
+    """The folder of the run cannot be written to: no space, no permission, read-only."""
+
+
+class CheckpointGoneError(RunError):
+    """A checkpoint was deleted after it was found, and before it was read."""
+
+
+class DamagedCheckpointsError(RunError):
+    """There are checkpoints, and none of them is whole."""
+
+
+class UnreadableCheckpointError(RunError):
+    """A checkpoint cannot be read now, and may be whole: no permission, memory or storage."""
+
+
+class MissingTaskError(RunError):
+    """Another process of the cluster has not been there for too long."""
+
+
+VARIABLES_LOST = (
+    "the variables were lost with a parameter server: training begins again at the last checkpoint"
+)
+
+
+class SessionLostError(RunError):
+    """The variables of a cluster were lost with a parameter server; training can begin again."""
+
+
+class NotFiniteLossError(RunError):
+    """A loss term, or the norm of the gradients, became NaN or infinite; the message names it."""
+
+
+class NoTpuError(RunError):
+    """The TPU that a run is meant for cannot be reached."""
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be done; the message says what to do."""
