@@ -16,7 +16,8 @@ step and the images that each step uses.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+import functools
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.protos import input_reader_pb2
@@ -25,7 +26,6 @@ from inputs.augment.base import AugmentationStep, apply_steps, split_seed
 from inputs.augment.mixing import (
     apply_mixture,
     image_limit,
-    num_sources,
     partner_distances,
     split_stages,
 )
@@ -46,8 +46,16 @@ from inputs.records.stream import StreamRecord, unpack_record_ids
 from inputs.sample import Sample
 
 Batch = Tuple[Features, Features]
-# A sample on its way through the datasets: nested dictionaries of tensors, without None.
-Element = Dict[str, Any]
+
+
+class Element(NamedTuple):
+    """A sample on its way to a batch."""
+
+    number: tf.Tensor  # int64; the number of its record in the data, which seeds its augmentation
+    record_ids: tf.Tensor  # int64 [k], its record and the partners; -1 for one that is not used
+    stream_index: tf.Tensor  # int64, of its record
+    sample: Sample
+    originals: Features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +70,91 @@ class ExampleOptions:
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
     images_per_step: int = 1  # from this dataset
 
+
+class ExampleSteps:
+    """The steps from a record to an image of a batch, as functions for the maps of one graph."""
+
+    def __init__(self, options: ExampleOptions, start: CursorState) -> None:
+        self._options = options
+        self._start = start
+        self._decode = make_decoder(options.reader, options.policy, options.collate.resizer)
+        self._first_stage, *self._mixtures = split_stages(options.steps)
+
     @property
     def mixes(self) -> bool:
         """True if any image consists of several records."""
-        return num_sources(self.steps) > 1
+        return bool(self._mixtures)
+
+    def read(
+        self, number: tf.Tensor, record: StreamRecord, stream_index: tf.Tensor
+    ) -> Union[Element, Batch]:
+        """A record -> the sample before the first mixture; without mixtures, its image."""
+        options = self._options
+        sample = self._decode(record.serialized, self._seed(number))
+        originals = original_images(sample, options.collate)
+        seeds = self._seeds(number, self._first_stage)
+        sample = apply_steps(options.steps[: self._first_stage.stop], sample, seeds)
+        if self.mixes:
+            sample = _with_masks(prepare_for_mixing(sample, options.collate), tf.uint8)
+        sample = _reject_excess(options, sample)
+        record_ids = record.record_id[tf.newaxis]
+        element = Element(number, record_ids, stream_index, sample, originals)
+        return element if self.mixes else self._finish(element)
+
+    def mix(self, elements: tf.data.Dataset, num_parallel_calls: int) -> tf.data.Dataset:
+        """Images, from the samples before the first mixture."""
+        steps = self._options.steps
+        distances = partner_distances(steps, self._options.batch_size)
+        elements = elements.enumerate()  # the number of an image among those of the pipeline
+        for stage, distance in zip(self._mixtures, distances):
+            count = steps[stage.start].num_records
+            change = functools.partial(self._mix, stage)
+            elements = with_partners(elements, count, distance, change, num_parallel_calls)
+        return elements
+
+    def _mix(self, stage: range, elements: List[Tuple[tf.Tensor, Element]]) -> Any:
+        """The mixture of numbered elements after the steps of a stage, numbered as the first."""
+        options = self._options
+        steps = options.steps[stage.start : stage.stop]
+        index, first = elements[0]
+        limit = image_limit(steps[0], options.first_step, options.images_per_step)
+        sample, is_mixed = apply_mixture(
+            steps,
+            [_with_masks(element.sample, tf.float32) for _, element in elements],
+            self._seeds(first.number, stage),
+            tf.constant(True) if limit is None else index < limit,
+        )
+        ids = tf.concat([element.record_ids for _, element in elements], 0)
+        is_first = tf.range(tf.size(ids)) < tf.size(first.record_ids)
+        ids = tf.where(is_mixed | is_first, ids, tf.constant(-1, tf.int64))
+        ids = tf.ensure_shape(ids, [len(elements) * first.record_ids.shape[0]])
+        mixture = first._replace(sample=sample, record_ids=ids)
+        if stage is self._mixtures[-1]:
+            return self._finish(mixture)
+        return index, mixture._replace(sample=_with_masks(sample, tf.uint8))
+
+    def _finish(self, element: Element) -> Batch:
+        """Features and labels of a sample after all steps, with guard keys."""
+        features, labels = collate(element.sample, self._options.collate, element.originals)
+        features[SEQUENCE_NUMBER] = element.number
+        features[RECORD_ID] = element.record_ids[0]
+        features[schema.STREAM_INDEX] = element.stream_index
+        if self.mixes:
+            partners = element.record_ids[1:]
+            features[schema.PARTNER_RECORDS] = tf.where(
+                partners[:, tf.newaxis] < 0, tf.constant(-1, tf.int64), unpack_record_ids(partners)
+            )
+        return features, labels
+
+    def _seed(self, number: tf.Tensor) -> tf.Tensor:
+        return tf.stack([tf.constant(self._start.seed, tf.int64), number])
+
+    def _seeds(self, number: tf.Tensor, stage: range) -> List[tf.Tensor]:
+        """A seed for each step of a stage; all are different."""
+        if not stage:
+            return []
+        seeds = split_seed(self._seed(number), len(self._options.steps))
+        return seeds[stage.start : stage.stop]
 
 
 def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
@@ -73,12 +162,13 @@ def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
 
     def retry(serialized: bytes, sequence_number: int) -> str:
         with tf.Graph().as_default(), tf1.Session() as session:
-            number = tf.constant(sequence_number)
-            element = _first_stage(options, start)(number, tf.constant(serialized))
-            result = element if options.mixes else _finish(options, element)
+            zero = tf.constant(0, tf.int64)
+            record = StreamRecord(zero, tf.constant(serialized))
+            number = tf.constant(sequence_number, tf.int64)
+            result = ExampleSteps(options, start).read(number, record, zero)
             session.run(tf1.tables_initializer())
             try:
-                session.run(result)
+                session.run([x for x in tf.nest.flatten(result) if x is not None])
             except tf.errors.OpError as error:
                 return failures.reason(error)
         return ""
@@ -86,46 +176,36 @@ def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
     return retry
 
 
-def make_example_fn(
-    options: ExampleOptions, start: CursorState, guard: Any
-) -> Callable[[tf.Tensor, Tuple[StreamRecord, tf.Tensor]], Any]:
-    """A function (number, (`StreamRecord`, stream index)) -> features and labels, with guard keys.
+def with_partners(
+    dataset: tf.data.Dataset,
+    count: int,
+    distance: int,
+    change: Callable[[List[Any]], Any],
+    num_parallel_calls: int,
+) -> tf.data.Dataset:
+    """Applies `change` to each element together with the `count` - 1 elements that follow it.
 
-    With steps that mix records, it returns the `Element` before the first mixture.
+    They are `distance` apart; at the end of the dataset, they start again at the element itself.
     """
-    first_stage = _first_stage(options, start)
 
-    # Tracing is several times faster without autograph, and nothing here needs it.
+    # A dataset of one element is a single component of a window; its structure may be any.
     @tf.autograph.experimental.do_not_convert
-    def make_example(number: tf.Tensor, indexed_record: Tuple[StreamRecord, tf.Tensor]) -> Any:
-        record, stream_index = indexed_record
-        serialized = guard.add_pending(number, record.record_id, record.serialized)
-        element = first_stage(number, serialized)
-        element["record_ids"] = record.record_id[tf.newaxis]
-        element["stream_index"] = stream_index
-        return element if options.mixes else _finish(options, element)
+    def wrap(*element: Any) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(element if len(element) > 1 else element[0])
 
-    return make_example
+    @tf.autograph.experimental.do_not_convert
+    def gather(window: tf.data.Dataset) -> Any:
+        endless = window.repeat()
+        wrapped = (endless.skip(number).take(1).get_single_element() for number in range(count))
+        return change([element.get_single_element() for element in wrapped])
+
+    windows = dataset.map(wrap).window(count, shift=1, stride=distance)
+    return windows.map(gather, num_parallel_calls=num_parallel_calls, deterministic=True)
 
 
-def _first_stage(
-    options: ExampleOptions, start: CursorState
-) -> Callable[[tf.Tensor, tf.Tensor], Element]:
-    """A function (sequence number, serialized record) -> the sample before the first mixture."""
-    decode = make_decoder(options.reader, options.policy, options.collate.resizer)
-    stage = split_stages(options.steps)[0]
-
-    def first_stage(number: tf.Tensor, serialized: tf.Tensor) -> Element:
-        sample = decode(serialized, _seed(start, number))
-        originals = original_images(sample, options.collate)
-        seeds = _stage_seeds(options, start, number, stage)
-        sample = apply_steps(options.steps[: stage.stop], sample, seeds)
-        if options.mixes:
-            sample = prepare_for_mixing(sample, options.collate)
-        sample = _reject_excess(options, sample)
-        return {"number": number, "sample": _tensors_of(sample), "originals": originals}
-
-    return first_stage
+def _with_masks(sample: Sample, dtype: tf.DType) -> Sample:
+    """The sample with masks of a type: 0 and 1 fit into a quarter of the memory while they wait."""
+    return sample if sample.masks is None else sample._replace(masks=tf.cast(sample.masks, dtype))
 
 
 def _reject_excess(options: ExampleOptions, sample: Sample) -> Sample:
@@ -143,111 +223,3 @@ def _reject_excess(options: ExampleOptions, sample: Sample) -> Sample:
         [num_excess],
     )
     return sample._replace(boxes=boxes)
-
-
-def _finish(options: ExampleOptions, element: Element) -> Batch:
-    """Features and labels of a sample after all steps."""
-    sample = _sample_of(element["sample"])
-    features, labels = collate(sample, options.collate, element["originals"])
-    if "record_ids" in element:
-        features[SEQUENCE_NUMBER] = element["number"]
-        features[RECORD_ID] = element["record_ids"][0]
-        features[schema.STREAM_INDEX] = element["stream_index"]
-    if options.mixes:
-        partners = element["record_ids"][1:]
-        features[schema.PARTNER_RECORDS] = tf.where(
-            partners[:, tf.newaxis] < 0, tf.constant(-1, tf.int64), unpack_record_ids(partners)
-        )
-    return features, labels
-
-
-def mix_records(
-    elements: tf.data.Dataset, options: ExampleOptions, start: CursorState, num_parallel_calls: int
-) -> tf.data.Dataset:
-    """Features and labels, from the elements before the first mixture."""
-    stages = split_stages(options.steps)[1:]
-    distances = partner_distances(options.steps, options.batch_size)
-    elements = elements.enumerate()  # the number of an image among those that the pipeline returns
-    for stage, distance in zip(stages, distances):
-        mix = _make_mix(options, start, stage, is_last=stage.stop == len(options.steps))
-        count = options.steps[stage.start].num_records
-        elements = with_partners(elements, count, distance, mix, num_parallel_calls)
-    return elements
-
-
-def with_partners(
-    dataset: tf.data.Dataset,
-    count: int,
-    distance: int,
-    change: Callable[[List[Any]], Any],
-    num_parallel_calls: int,
-) -> tf.data.Dataset:
-    """Applies `change` to each element together with the `count` - 1 elements that follow it.
-
-    They are `distance` apart; at the end of the dataset, they start again at the element itself.
-    """
-
-    @tf.autograph.experimental.do_not_convert
-    def gather(*window: Any) -> Any:
-        endless = tf.data.Dataset.zip(window if len(window) > 1 else window[0]).repeat()
-        return change(
-            [endless.skip(number).take(1).get_single_element() for number in range(count)]
-        )
-
-    windows = dataset.window(count, shift=1, stride=distance)
-    return windows.map(gather, num_parallel_calls=num_parallel_calls, deterministic=True)
-
-
-def _make_mix(
-    options: ExampleOptions, start: CursorState, stage: range, is_last: bool
-) -> Callable[[List[Any]], Any]:
-    """A function from numbered elements to the mixture of them."""
-    steps = options.steps[stage.start : stage.stop]
-    limit = image_limit(steps[0], options.first_step, options.images_per_step)
-    count = steps[0].num_records
-
-    def mix(elements: List[Any]) -> Any:
-        index, first = elements[0]
-        allowed = tf.constant(True) if limit is None else index < limit
-        sample, mixed = apply_mixture(
-            steps,
-            [_sample_of(element["sample"]) for _, element in elements],
-            _stage_seeds(options, start, first["number"], stage),
-            allowed,
-        )
-        ids = tf.concat([element["record_ids"] for _, element in elements], 0)
-        is_first = tf.range(tf.size(ids)) < tf.size(first["record_ids"])
-        record_ids = tf.where(mixed | is_first, ids, tf.constant(-1, tf.int64))
-        record_ids = tf.ensure_shape(record_ids, [count * first["record_ids"].shape[0]])
-        element = {**first, "sample": _tensors_of(sample), "record_ids": record_ids}
-        return _finish(options, element) if is_last else (index, element)
-
-    return mix
-
-
-def _tensors_of(sample: Sample) -> Element:
-    """The fields that are not None. Masks are 0 or 1, which fit into a quarter of the memory."""
-    fields = {name: value for name, value in sample._asdict().items() if value is not None}
-    if sample.masks is not None:
-        fields["masks"] = tf.cast(sample.masks, tf.uint8)
-    return fields
-
-
-def _sample_of(fields: Element) -> Sample:
-    sample = Sample(**fields)
-    if sample.masks is None:
-        return sample
-    return sample._replace(masks=tf.cast(sample.masks, tf.float32))
-
-
-def _seed(start: CursorState, sequence_number: tf.Tensor) -> tf.Tensor:
-    return tf.stack([tf.constant(start.seed, tf.int64), tf.cast(sequence_number, tf.int64)])
-
-
-def _stage_seeds(
-    options: ExampleOptions, start: CursorState, number: tf.Tensor, stage: range
-) -> List[tf.Tensor]:
-    """A seed for each step of a stage; all are different."""
-    if not stage:
-        return []
-    return split_seed(_seed(start, number), len(options.steps))[stage.start : stage.stop]

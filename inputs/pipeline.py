@@ -31,12 +31,12 @@ from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
 from inputs.batch import CollateOptions, Preprocess
 from inputs.checks.first_records import check_cache, check_class_names, check_masks
-from inputs.examples import ExampleOptions, make_example_fn, make_retry, mix_records
+from inputs.examples import ExampleOptions, ExampleSteps, make_retry
 from inputs.guarding.guard import GraphGuard, Guard
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import OF_WORKER, DataCursor, derived_seed, order_fingerprint
-from inputs.records.stream import Files, Order, list_files, record_dataset
+from inputs.records.stream import Files, Order, StreamRecord, list_files, record_dataset
 from inputs.records.tfrecord import file_size
 
 InputFn = Callable[..., tf.data.Dataset]
@@ -302,13 +302,20 @@ def _batches(
 
     # Decode, augment, resize, pad: one map. It is deterministic, so that a bad record is a gap in
     # the numbers of records, which the guard explains.
-    dataset = dataset.map(
-        make_example_fn(examples, start, guard), num_parallel_calls=num_decoded, deterministic=True
-    )
+    steps = ExampleSteps(examples, start)
+
+    # Tracing is several times faster without autograph, and nothing here needs it.
+    @tf.autograph.experimental.do_not_convert
+    def read(number: tf.Tensor, indexed_record: Tuple[StreamRecord, tf.Tensor]) -> Any:
+        record, stream_index = indexed_record
+        serialized = guard.add_pending(number, record.record_id, record.serialized)
+        return steps.read(number, record._replace(serialized=serialized), stream_index)
+
+    dataset = dataset.map(read, num_parallel_calls=num_decoded, deterministic=True)
     if run.has_python:
         dataset = dataset.ignore_errors()
-    if examples.mixes:
-        dataset = mix_records(dataset, examples, start, num_decoded)
+    if steps.mixes:
+        dataset = steps.mix(dataset, num_decoded)
 
     # Batch, report faults, prefetch.
     dataset = dataset.batch(examples.batch_size, drop_remainder=order.drop_remainder)
