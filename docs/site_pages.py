@@ -1,4 +1,4 @@
-"""Hook of MkDocs: pages of the top folder, and the reference of the configuration."""
+"""Hook of MkDocs: pages of the top folder, and the reference of the configuration with links."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "configuration.md", content=reference.page()))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Links the fields of a configuration that a page names to the reference."""
+    return markdown if page.file.src_uri == "configuration.md" else reference.with_links(markdown)

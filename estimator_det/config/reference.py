@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import functools
+import itertools
 import pathlib
 import re
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, FrozenSet, Iterator, List, Match, Set
 
 from google.protobuf.descriptor import FieldDescriptor
 
 import estimator_det
 from estimator_det.config.field_rules import range_of, rule_of
 from estimator_det.config.text import is_map, is_repeated, nearest
+from estimator_det.console.printing import listed
 from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 
@@ -19,6 +22,15 @@ ROOT = pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR
 _PACKAGE = "estimator_det.protos."
 _FOLDER = pathlib.Path(estimator_det.__file__).parent.parent  # names of .proto files start here
 _DECLARED = re.compile(r"(?:message (\w+) \{)|(?:[\w.<>, ]+ (\w+) = \d+)")
+# Inline code with a name first, such as `train_config.batch_size=8`; blocks of code, headings and
+# links have none.
+_FILES_SHOWN = 8
+_DETECTION = ("boxes", "detectors", "extractors", "images", "losses", "nets", "predictors")
+_ROOMS = (*(f"estimator_det/{room}" for room in _DETECTION), "inputs", "model_fn", "exporters")
+_CODE = re.compile(
+    r"```.*?```|^#.*?$|\[[^\]]*\]\([^)]*\)|`(?P<name>[a-z][\w.\[\]]*)(?:[:= {][^`]*)?`",
+    re.DOTALL | re.MULTILINE,
+)
 _TYPES = {
     FieldDescriptor.CPPTYPE_BOOL: "true or false",
     FieldDescriptor.CPPTYPE_INT32: "whole number",
@@ -51,7 +63,7 @@ def messages() -> Iterator[Any]:
 
 def facts(field: Any) -> List[str]:
     """Lines about a field: its comment, type, default, range, and what it needs."""
-    rule, limits = rule_of(field), range_of(field)
+    rule, limits, users = rule_of(field), range_of(field), _users(field)
     lines = [comment_of(field), _type(field)]
     if field.has_default_value:
         lines.append(f"default: {_default(field)}")
@@ -66,12 +78,21 @@ def facts(field: Any) -> List[str]:
         f"no effect without: {rule.needs}" if rule.needs else "",
         f"deprecated: {rule.replaced_by}" if rule.replaced_by else "",
         f"on a TPU: {str(rule.tpu.value).lower()}" if rule.tpu.HasField("value") else "",
+        f"used by: {listed(users, _FILES_SHOWN)}" if users else "",
     ]
-    return [line for line in lines if line]
+    return list(filter(None, lines))
 
 
 def explain(path: str) -> List[str]:
     """The facts about the field at a path, in the form that `--set` takes, and its fields."""
+    field = _field_at(path)
+    lines, message = facts(field), _inner(field)
+    if message is not None:
+        lines.append(f"fields: {', '.join(message.fields_by_name)}")
+    return [path, *(f"  {line}" for line in lines)]
+
+
+def _field_at(path: str) -> Any:
     message, field = ROOT, None
     for step in re.sub(r"\[[^\]]*\]", "", path).split("."):
         known = list(message.fields_by_name) if message is not None else []
@@ -82,10 +103,7 @@ def explain(path: str) -> List[str]:
             raise ConfigError(path, what + (nearest(step, known) or fields))
         field = message.fields_by_name[step]
         message = _inner(field)
-    lines = [path, *(f"  {line}" for line in facts(field))]
-    if message is not None:
-        lines.append(f"  fields: {', '.join(message.fields_by_name)}")
-    return lines
+    return field
 
 
 def page() -> str:
@@ -98,11 +116,64 @@ def page() -> str:
         comment = comment_of(message)
         parts.append(f"## {name_of(message)}\n" + (f"\n{_escaped(comment)}\n" if comment else ""))
         rows = [
-            f"| `{field.name}` | {'<br>'.join(map(_escaped, facts(field)))} |"
+            f'| <a id="{name_of(field)}"></a>`{field.name}` | '
+            f"{'<br>'.join(map(_escaped, facts(field)))} |"
             for field in message.fields
         ]
         parts.append("\n".join(["| Field | |", "|---|---|", *rows, ""]) if rows else "")
     return "\n".join(parts)
+
+
+def with_links(markdown: str) -> str:
+    """A page in which fields link to `page`: those with a path, and names of a single field."""
+    return _CODE.sub(lambda match: _linked(match) if match["name"] else match[0], markdown)
+
+
+def _linked(code: Match[str]) -> str:
+    try:
+        field = _field_at(code["name"]) if "." in code["name"] else _fields()[code["name"]]
+    except (ConfigError, KeyError):
+        return code[0]
+    return f"[{code[0]}](configuration.md#{name_of(field)})"
+
+
+@functools.cache
+def _fields() -> Dict[str, Any]:
+    """Fields by name, if only one message has a field of that name."""
+    fields = [field for message in messages() for field in message.fields if "_" in field.name]
+    counts = collections.Counter(field.name for field in fields)
+    return {field.name: field for field in fields if counts[field.name] == 1}
+
+
+def _users(field: Any) -> List[str]:
+    """Files of components that name a field, and its message or a field that contains it.
+
+    A component that a oneof group chooses is registered under the name of the field.
+    """
+    message = field.containing_type
+    near = {message.name, *_holders()[message.full_name]}
+    near |= {"register"} if field.containing_oneof is not None else set()
+    return [file for file, words in _words().items() if field.name in words and near & words]
+
+
+@functools.cache
+def _holders() -> Dict[str, Set[str]]:
+    """Names of the fields that contain each message."""
+    holders: Dict[str, Set[str]] = collections.defaultdict(set)
+    for field in (field for message in messages() for field in message.fields):
+        if (inner := _inner(field)) is not None:
+            holders[inner.full_name].add(field.name)
+    return holders
+
+
+@functools.cache
+def _words() -> Dict[str, FrozenSet[str]]:
+    """Words of each file of components: of every room below the programs but `config`."""
+    files = itertools.chain.from_iterable((_FOLDER / room).rglob("*.py") for room in _ROOMS)
+    return {
+        file.relative_to(_FOLDER).as_posix(): frozenset(re.findall(r"\w+", file.read_text("utf-8")))
+        for file in sorted(files)
+    }
 
 
 def comment_of(descriptor: Any) -> str:

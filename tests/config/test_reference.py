@@ -13,7 +13,7 @@ def test_every_message_and_field_is_in_the_page():
     page = reference.page()
     for message in reference.messages():
         assert f"\n## {reference.name_of(message)}\n" in page
-        assert all(f"\n| `{field.name}` | " in page for field in message.fields)
+        assert all(f"</a>`{field.name}` | " in page for field in message.fields)
     assert page.count("range: ") > 300 and "](" not in page
 
 
@@ -21,6 +21,8 @@ def test_every_message_and_field_is_in_the_page():
     ("path", "lines"),
     [
         ("train_config.batch_size", ["Over all replicas.", "default: 32", "range: 1 to 65,536 im"]),
+        ("train_config.freeze_variables", ["used by: model_fn/training/train_op.py"]),
+        ("train_config.data_augmentation_options.mixup", ["used by: inputs/augment/mixup.py"]),
         ("eval_input_reader[0].label_hierarchy_path", ["no effect without: expand_labels_hier"]),
         ("eval_config.super_categories", ["map from text to text"]),
         ("eval_config.max_evals", ["no effect: an evaluation ends as"]),
@@ -43,3 +45,21 @@ def test_the_verb_prints_it_without_a_configuration(capsys):
         reference.explain("train_config.num_step.x")
     with pytest.raises(ConfigError, match=r"TrainConfig\.num_steps has no field 'x'"):
         reference.explain("train_config.num_steps.x")
+
+
+def test_pages_link_the_fields_that_they_name():
+    plain = """# Sets `train_config.batch_size`
+`--set x=y`, `train_config.nothing`, `batch_size`, [`num_readers`](cli.md)
+```
+`num_readers`
+```
+"""
+    assert reference.with_links(plain) == plain
+    for name, anchor in (
+        ("train_config.batch_size", "TrainConfig.batch_size"),
+        ("eval_input_reader[0].shuffle=true", "InputReader.shuffle"),
+        ("num_readers", "InputReader.num_readers"),
+        ("fixed_shape_resizer { height: 9 }", "ImageResizer.fixed_shape_resizer"),
+    ):
+        assert reference.with_links(f"a `{name}`") == f"a [`{name}`](configuration.md#{anchor})"
+        assert f'<a id="{anchor}"></a>' in reference.page()
