@@ -13,7 +13,7 @@ from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
-from model_fn.evaluation.metrics.base import Metrics
+from model_fn.evaluation.metrics.base import is_lower_better
 from model_fn.training import step
 
 _SHOWN = 20
@@ -36,19 +36,15 @@ def check_best_metric(
 
 def metric_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """Names of all that an evaluation computes, in the order of the metrics sets."""
-    names = [name for metrics in _metrics_sets(pipeline_config) for name in metrics.names]
+    sets = make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
+    names = [name for metrics in sets for name in metrics.names]
     return [*names, *_loss_names(pipeline_config), "learning_rate", tf1.GraphKeys.GLOBAL_STEP]
 
 
 def lower_is_better(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, metric: str) -> bool:
     """True for a loss, and for a metric whose set says so."""
-    sets = _metrics_sets(pipeline_config)
-    lower = [name for metrics in sets for name in getattr(metrics, "lower_is_better", ())]
-    return metric in lower or metric in _loss_names(pipeline_config)
-
-
-def _metrics_sets(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[Metrics]:
-    return make_metrics(pipeline_config.eval_config, evaluated_categories(pipeline_config))
+    is_loss = metric in _loss_names(pipeline_config)
+    return is_loss or is_lower_better(pipeline_config.eval_config, metric)
 
 
 def _loss_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:

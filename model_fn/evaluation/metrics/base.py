@@ -118,7 +118,6 @@ EVERY_OBJECT = Scope()
 class Metrics(Protocol):
     """A set of metrics, accumulated over one evaluation.
 
-    An attribute `lower_is_better` lists the names whose lowest value is the best, if there are any.
     An attribute `scopes` has the `Scope` of names for which not all objects count.
     """
 
@@ -143,11 +142,12 @@ MetricsMaker = Callable[[Any, Sequence[Dict[str, Any]]], Metrics]
 
 @dataclasses.dataclass(frozen=True)
 class MetricsSet:
-    """Entry of a metrics set: its maker, and what it uses."""
+    """Entry of a metrics set: its maker, what it uses, and how its values compare."""
 
     make: MetricsMaker
     eval_fields: FrozenSet[str]  # fields of `eval_config`
     needs_label_map: bool  # true if it needs the keypoints or frequencies in a label map
+    lower_is_better: FrozenSet[str]  # metrics whose lowest value is the best; highest of others
 
     def __call__(
         self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
@@ -165,14 +165,18 @@ NO_NEEDS: FrozenSet[str] = frozenset()
 
 
 def register(
-    *names: str, eval_fields: Collection[str] = (), needs_label_map: bool = False
+    *names: str,
+    eval_fields: Collection[str] = (),
+    needs_label_map: bool = False,
+    lower_is_better: Collection[str] = (),
 ) -> Callable[[MetricsMaker], MetricsMaker]:
     """Decorator that enters the maker of a `MetricsSet` under its name and its other names."""
 
     def enter(maker: MetricsMaker) -> MetricsMaker:
         for name in names:  # for `parameterized_metric { custom { … } }`
             PARAMETERIZED.custom(name)(maker)
-        METRICS.register(*names)(MetricsSet(maker, frozenset(eval_fields), needs_label_map))
+        fields, lower = frozenset(eval_fields), frozenset(lower_is_better)
+        METRICS.register(*names)(MetricsSet(maker, fields, needs_label_map, lower))
         return maker
 
     return enter
@@ -187,6 +191,13 @@ def chosen_metrics(eval_config: eval_pb2.EvalConfig) -> List[str]:
     for name in eval_config.metrics_set:
         chosen.setdefault(METRICS.get(name) if name in METRICS else name, name)
     return list(chosen.values()) or ["coco_detection_metrics"]
+
+
+def is_lower_better(eval_config: eval_pb2.EvalConfig, metric: str) -> bool:
+    """True for a metric whose set says that its lowest value is the best."""
+    customs = [entry.custom.name for entry in eval_config.parameterized_metric]
+    chosen = [*chosen_metrics(eval_config), *filter(None, customs)]
+    return any(metric in METRICS.get(name).lower_is_better for name in chosen)
 
 
 def make_named_metrics(

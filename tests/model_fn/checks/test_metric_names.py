@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import types
 from typing import List
 
 import pytest
@@ -10,12 +11,11 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import ConfigError, Problem
 from model_fn.checks import config_check
-from model_fn.checks import metric_names as names_module
 from model_fn.checks.graphs import check_metrics, placeholders
-from model_fn.checks.metric_names import check_best_metric, metric_names
+from model_fn.checks.metric_names import check_best_metric, lower_is_better, metric_names
 from model_fn.checks.subject import read_subject
 from model_fn.evaluation.diagnostics import EVAL_DIAGNOSTICS
-from model_fn.evaluation.metrics import make_metrics
+from model_fn.evaluation.metrics.base import METRICS, PARAMETERIZED, MetricsSet
 from model_fn.model_fn import ModeKeys, create_model_fn
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions
@@ -59,21 +59,23 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
         assert f"Known: {MAP}, " in text and "and 2 more" in text
 
 
-class _Errors:
-    """A metrics set of which one is better the lower it is."""
-
-    names = ("Errors/mean", "Errors/gloss")
-    lower_is_better = ("Errors/mean",)
-
-
-def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(tmp_path, monkeypatch):
-    of_config = make_metrics
-    monkeypatch.setattr(names_module, "make_metrics", lambda *x: [*of_config(*x), _Errors()])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "eval_config.metrics_set=[coco_detection_metrics,errors_metrics]",
+        "eval_config.parameterized_metric=[{ custom { name: 'errors_metrics' } }]",
+    ],
+)
+def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_path, monkeypatch):
+    errors = types.SimpleNamespace(names=["Errors/mean", "Errors/gloss"])
+    entry = MetricsSet(lambda *_: errors, frozenset(), False, frozenset(["Errors/mean"]))
+    monkeypatch.setitem(METRICS._makers, "errors_metrics", entry)
+    monkeypatch.setitem(PARAMETERIZED._customs._makers, "errors_metrics", entry.make)
     path = tmp_path / "map.pbtxt"
     path.write_text("item { id: 1 name: 'blossom' }")
-    config = small_config(f"eval_input_reader[0].label_map_path={path}", EVERY)
+    config = small_config(f"eval_input_reader[0].label_map_path={path}", EVERY, choice)
     assert f"{PER_CLASS}/blossom" in metric_names(config)
-    lower = [name for name in metric_names(config) if names_module.lower_is_better(config, name)]
+    lower = [name for name in metric_names(config) if lower_is_better(config, name)]
     assert lower[0] == "Errors/mean" and {"loss", "Loss/localization_loss"} < set(lower)
     assert all(name.lower().startswith("loss") for name in lower[1:])
 
