@@ -247,7 +247,7 @@ def _applied_if_finite(
         num_taken=tf.cast(is_finite, tf.int32),
         is_finite=is_finite,
         stops=reduced.stops,
-        scalars={**reduced.losses, step.LEARNING_RATE: rate, step.GRADIENT_NORM: reduced.norm},
+        scalars=step.reported_scalars(reduced.losses, rate, reduced.norm),
         counts=reduced.counts,
         gradients=reduced.unclipped,
         checks=checks,

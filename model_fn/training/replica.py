@@ -157,9 +157,7 @@ class Replica(tf.Module):
                 local[name] = tf.add_n(shares)
         check_reached(list(local), self.trained)
         gradients = _all_reduce(context, local)
-        norm = tf.linalg.global_norm(list(gradients.values()))
-        max_norm = self._train_config.gradient_clipping_by_norm
-        clipped = clip_gradients(list(gradients.values()), max_norm, norm)
+        clipped, norm = clip_gradients(list(gradients.values()), self._train_config)
         return Reduced(
             losses=losses,
             counts={name: count / num_shares for name, count in counts.items()},

@@ -163,6 +163,11 @@ def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
     return terms
 
 
+def reported_scalars(losses: Tensors, learning_rate: tf.Tensor, norm: tf.Tensor) -> Tensors:
+    """Scalars of a step's report; `norm` is that of the gradients before clipping."""
+    return {**losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: norm}
+
+
 def make_train_step(
     detector: TrainableDetector,
     forward_pass: Forward,
@@ -200,11 +205,7 @@ def make_train_step(
         learning_rate=learning_rate,
         batch=rejected,
     )
-    scalars = {
-        **forward_pass.losses,
-        LEARNING_RATE: learning_rate,
-        GRADIENT_NORM: applied.gradient_norm,
-    }
+    scalars = reported_scalars(forward_pass.losses, learning_rate, applied.gradient_norm)
     figures = {**scalars, **forward_pass.counts, "loss": forward_pass.losses[TOTAL_LOSS]}
     return TrainStep(
         applied,

@@ -76,14 +76,14 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
     TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
     training ends, and the session waits two minutes for it; and workers wait for tokens without
     end, also once the run's `Stop`, if there is one, is requested.
+
+    Args:
+        optimizer: Has applied its gradients in the graph of the training.
     """
 
     def __init__(self, optimizer: SyncReplicas, is_chief: bool, stop: Any) -> None:
-        self._optimizer, self._is_chief, self._stop = optimizer, is_chief, stop
-
-    def begin(self) -> None:
-        # The graph is final when the session is there.
-        optimizer, synchronizing = self._optimizer, self._optimizer.synchronizing
+        self._is_chief, self._stop = is_chief, stop
+        synchronizing = optimizer.synchronizing
         self._num_starts = optimizer.starts.size()
         self._count_start = optimizer.starts.enqueue(True)
         self._first_tokens = synchronizing.get_init_tokens_op(optimizer.num_first_tokens)

@@ -1,13 +1,14 @@
 """The training step of a TPU core, and the scalars that it sends to its host.
 
-Gradients are summed over cores, then clipped and applied. A TPU returns to the host once in many
-steps, and cannot write: the scalars of each step leave it through the outfeed. The host writes some
-of them for TensorBoard, and keeps the last in a variable of its own, for hooks.
+Only what a core does differently from a graph: gradients are summed over cores, and no step is
+rejected. A TPU returns to the host once in many steps, and cannot write: the scalars of each step
+leave it through the outfeed. The host writes some of them for TensorBoard, and keeps the last in a
+variable of its own, for hooks.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.rules import Tpu, rules
@@ -15,7 +16,7 @@ from estimator_det.detectors.base import TrainableDetector
 from estimator_det.errors import Problem
 from estimator_det.protos import pipeline_pb2, train_pb2
 from model_fn.training import optimizers, train_op
-from model_fn.training.step import GRADIENT_NORM, LEARNING_RATE, TOTAL_LOSS, Forward, Tensors
+from model_fn.training.step import TOTAL_LOSS, Forward, Tensors, reported_scalars
 
 STEP = "global_step"
 FILE_SUFFIX = ".tpu"
@@ -65,26 +66,6 @@ def _check_division(path: str, size: int, tpu: Tpu, remedy: str = "") -> Iterato
         yield Problem("error", path, text, remedy, (edit,), safe=not remedy)
 
 
-class ClippingOptimizer(optimizers.OptimizerAround):
-    """Clips gradients by their global norm when they are applied, and knows that norm.
-
-    Inside a `CrossShardOptimizer` these are the gradients of the whole batch. Clipping before, as
-    the reference does on TPU, would clip each core's share, which is as many times smaller as
-    there are cores.
-    """
-
-    def __init__(self, optimizer: Any, max_norm: float) -> None:
-        super().__init__(optimizer, "Clipping")
-        self._max_norm = max_norm
-        self.norm: Optional[tf.Tensor] = None  # before clipping, once the gradients are applied
-
-    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> tf.Operation:
-        gradients, variables = zip(*grads_and_vars)
-        self.norm = tf.linalg.global_norm(gradients)
-        clipped = train_op.clip_gradients(gradients, self._max_norm, self.norm)
-        return super().apply_gradients(list(zip(clipped, variables)), *args, **kwargs)
-
-
 def make_core_step(
     detector: TrainableDetector,
     forward_pass: Forward,
@@ -99,19 +80,22 @@ def make_core_step(
     """
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
-    clipping = ClippingOptimizer(optimizer, train_config.gradient_clipping_by_norm)
-    applying = tf1.tpu.CrossShardOptimizer(clipping) if is_on_core else clipping
+    # Its gradients are the core's share of those of the whole batch.
+    sharing = tf1.tpu.CrossShardOptimizer(optimizer) if is_on_core else optimizer
     with tf.control_dependencies(list(detector.updates())):
         loss = tf.identity(forward_pass.losses[TOTAL_LOSS])
-    pairs = train_op.compute_gradients(loss, applying, train_config)
+    gradients, variables = zip(*train_op.compute_gradients(loss, sharing, train_config))
+    if is_on_core:
+        # Summed before they are clipped: the reference clips each core's share, which is as many
+        # times smaller as there are cores.
+        gradients = tuple(map(tf1.tpu.cross_replica_sum, gradients))
+    clipped, norm = train_op.clip_gradients(gradients, train_config)
     # A gradient may be known before the loss that is reported has read its variables.
     with tf.control_dependencies([loss]):
-        applied = applying.apply_gradients(pairs, global_step=global_step)
+        applied = optimizer.apply_gradients(list(zip(clipped, variables)), global_step=global_step)
     with tf.control_dependencies([applied]):
         reported_loss = tf.identity(loss, name="train_op")
-    assert clipping.norm is not None  # applied above
-    scalars = {**forward_pass.losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: clipping.norm}
-    return reported_loss, scalars
+    return reported_loss, reported_scalars(forward_pass.losses, learning_rate, norm)
 
 
 class HostValues(NamedTuple):

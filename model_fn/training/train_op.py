@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import no_effect, non_default_fields
@@ -106,17 +106,19 @@ def variables_to_train(
 
 
 def clip_gradients(
-    gradients: Sequence[Optional[tf.Tensor]], max_norm: float, norm: tf.Tensor
-) -> List[Optional[tf.Tensor]]:
-    """Scales all gradients by one factor so that their global norm stays within `max_norm`.
+    gradients: Sequence[tf.Tensor], train_config: train_pb2.TrainConfig
+) -> Tuple[List[tf.Tensor], tf.Tensor]:
+    """Gradients of a whole batch, clipped, and their global norm before.
 
-    This is how the reference's Estimator reads `gradient_clipping_by_norm`; its older trainer
-    clipped each gradient by itself. 0 clips nothing.
+    All are scaled by one factor so that their global norm stays within `gradient_clipping_by_norm`;
+    0 clips nothing. The reference's Estimator does so, too; its older trainer clipped each gradient
+    by itself.
     """
+    norm, max_norm = tf.linalg.global_norm(gradients), train_config.gradient_clipping_by_norm
     if max_norm <= 0:
-        return list(gradients)
+        return list(gradients), norm
     clipped, _ = tf.clip_by_global_norm(list(gradients), max_norm, use_norm=norm)
-    return list(clipped)
+    return list(clipped), norm
 
 
 def scalar_summary(values: Dict[str, tf.Tensor]) -> tf.Tensor:
@@ -199,8 +201,7 @@ def make_train_op(
         pairs = compute_gradients(loss, optimizer, train_config)
     gradients, variables = zip(*pairs)
     written = written_values(updates)
-    norm = tf.linalg.global_norm(gradients)
-    clipped = clip_gradients(gradients, train_config.gradient_clipping_by_norm, norm)
+    clipped, norm = clip_gradients(gradients, train_config)
     checks = {APPLIED_NORM: learning_rate * norm}
     if written:
         checks[MOVING_AVERAGES] = nan_unless_finite(written)
