@@ -1,1 +1,1 @@
-"""Text for terminals and logs: escaped lines, lines of JSON, progress bars; no TensorFlow."""
+"""Terminals, logs and signals: escaped lines, lines of JSON, progress bars, stops; no TensorFlow."""

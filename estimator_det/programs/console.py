@@ -223,18 +223,16 @@ def run(main: Callable[[], Optional[int]]) -> int:
     SIGTERM interrupts it as SIGINT does, unless it handles signals itself. Errors of other kinds
     are bugs and keep their traceback. With ESTIMATOR_DET_DEBUG=1 every error does.
     """
-    from estimator_det.console import bars
-    from model_fn.runs import signals
-    from model_fn.runs.signals import Stop
+    from estimator_det.console import bars, signals
 
     estimator_det.is_program = True
     # Python would search all that TensorFlow made for garbage before the process ends: 0.2 s.
     atexit.register(gc.freeze)
     try:
-        with bars.closed_at_end(), signals.StopSignals(Stop()):
+        with bars.closed_at_end(), signals.StopSignals(signals.Stop()):
             return main() or EXIT_OK
     except signals.Stopped as stop:
-        with signals.deadly():
+        with signals.default_handlers():
             printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:

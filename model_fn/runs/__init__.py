@@ -1,1 +1,1 @@
-"""Training and evaluation runs: backends, saving, progress, history, signals."""
+"""Training and evaluation runs: roles, backends, hooks, saving, evaluating, ending."""

@@ -9,10 +9,10 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from estimator_det.console.signals import Stop
 from estimator_det.protos import pipeline_pb2
 from model_fn.runs.cluster import SINGLE, Cluster
 from model_fn.runs.options import TrainOptions
-from model_fn.runs.signals import Stop
 
 _NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 

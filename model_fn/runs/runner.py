@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
 from estimator_det.config.rules import check
+from estimator_det.console.signals import StopSignals
 from estimator_det.errors import DamagedCheckpointsError, SessionLostError, refuse
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
@@ -33,7 +34,6 @@ from model_fn.runs.context import RunContext
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.evaluator import EvaluationRun, evaluation_readers, follow
 from model_fn.runs.options import TrainOptions, with_precision
-from model_fn.runs.signals import StopSignals
 from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_run import running
 

@@ -8,6 +8,7 @@ import time
 from typing import Callable, Mapping, Optional
 
 from estimator_det.compat import tf, tf1
+from estimator_det.console.signals import Stopped, StopSignals
 from estimator_det.errors import UnreadableCheckpointError
 from estimator_det.files import atomic
 from inputs.records.cursor import DataCursor
@@ -17,7 +18,6 @@ from model_fn.runs import data_cursor
 from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
-from model_fn.runs.signals import Stopped, StopSignals
 
 GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 _NAME = "model.ckpt"

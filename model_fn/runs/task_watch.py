@@ -16,10 +16,10 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.console import printing
+from estimator_det.console.signals import Stop, StopSignals, end_at_once
 from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import PARAMETER_SERVER, Cluster, Task
 from model_fn.runs.context import RunContext
-from model_fn.runs.signals import Stop, StopSignals, end_at_once
 from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ from estimator_det import files
 from estimator_det.config import pipeline as configuration
 from estimator_det.config import plugins
 from estimator_det.config.differences import training_differences
+from estimator_det.console.signals import Stopped, StopSignals
 from estimator_det.errors import ConfigError, SessionLostError
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
@@ -22,7 +23,6 @@ from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.saver import CheckpointSaver
-from model_fn.runs.signals import Stopped, StopSignals
 
 _LOG = logging.getLogger(__name__)
 

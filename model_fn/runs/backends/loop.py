@@ -24,6 +24,7 @@ import numpy as np
 
 from estimator_det.compat import global_seed, tf, tf1
 from estimator_det.console.printing import counted
+from estimator_det.console.signals import Stopped
 from estimator_det.detectors.base import make_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
@@ -50,7 +51,6 @@ from model_fn.runs.options import (
     TpuOptions,
     static_batches,
 )
-from model_fn.runs.signals import Stopped
 from model_fn.training import step, warm_start
 from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step

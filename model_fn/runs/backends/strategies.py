@@ -8,6 +8,7 @@ import logging
 from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
+from estimator_det.console.signals import Stop, handlers_kept
 from estimator_det.errors import NoTpuError, RunError
 from model_fn.runs import cluster
 from model_fn.runs.backends import workers
@@ -20,7 +21,6 @@ from model_fn.runs.options import (
     TPU,
     LoopOptions,
 )
-from model_fn.runs.signals import Stop, handlers_kept
 from model_fn.runs.task_watch import TaskWatch, is_listening, wait_for
 
 _LOG = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import time
 from typing import Any, Iterator, Sequence
 
 from estimator_det.compat import failures, tf
+from estimator_det.console.signals import Stop
 from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
 
 _LOG = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf1
+from estimator_det.console.signals import Stop
 from estimator_det.errors import VARIABLES_LOST, ConfigError, RunError, SessionLostError
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import LoopOptions
-from model_fn.runs.signals import Stop
 from model_fn.training.step import POSITION
 from tests import checkpoints
 from tests.model_fn import fake

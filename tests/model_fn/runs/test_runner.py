@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.console.signals import Stopped
 from estimator_det.errors import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, runner, training_end
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
-from model_fn.runs.signals import Stopped
 from tests import checkpoints
 from tests.model_fn import fake
 

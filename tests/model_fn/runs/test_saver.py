@@ -11,11 +11,11 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf1
+from estimator_det.console.signals import StopSignals
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
 from model_fn.runs import training_run
 from model_fn.runs.options import CheckpointOptions
-from model_fn.runs.signals import StopSignals
 from tests import checkpoints
 from tests.model_fn import fake
 

@@ -7,10 +7,10 @@ from typing import Any, List, Set
 import pytest
 
 from estimator_det.compat import tf
+from estimator_det.console.signals import Stop
 from estimator_det.errors import MissingTaskError
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.signals import Stop
 from model_fn.runs.task_watch import TaskWatch, is_listening
 from tests import sinks
 
@@ -114,7 +114,7 @@ from estimator_det.compat import tf
 from estimator_det.programs import console
 from model_fn.runs import task_watch
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.signals import Stop
+from estimator_det.console.signals import Stop
 from tests import sinks
 
 def is_over():

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.console.signals import Stopped
 from estimator_det.errors import ConfigError, NotFiniteLossError, RunError
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -23,7 +24,6 @@ from model_fn.evaluation import history
 from model_fn.runs import data_cursor, progress, training_run
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.runs.progress import PROGRESS_FILE
-from model_fn.runs.signals import Stopped
 from model_fn.training import step
 from tests.checkpoints import stored
 from tests.model_fn import fake

@@ -1,7 +1,6 @@
-"""Stops of a run: `Stop`, which says that a run is to end, and the signals that request it.
+"""Stops of programs: `Stop`, which says that a run is to end, and the signals that request it.
 
-After SIGINT or SIGTERM the step is finished and a checkpoint saved. Importing this module imports
-no TensorFlow.
+Importing this module imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -63,9 +62,10 @@ class StopSignals:
     """Context manager: SIGINT and SIGTERM request a stop.
 
     The first signal also raises `Stopped` in the main thread, unless signals are deferred. The
-    second one ends the process at once, even while TensorFlow computes; signals in a context inside
-    of this one count. A signal that is ignored, as SIGINT is in a job in the background, stays so.
-    In other threads than the main one, where Python has no signals, the context does nothing.
+    second one ends the process at once, even while TensorFlow computes; a signal that a nested
+    context caught counts as the first. A signal that is ignored, as SIGINT is in a job in the
+    background, stays ignored. Outside of the main thread the context does nothing: Python has no
+    signals there.
     """
 
     def __init__(self, stop: Stop) -> None:
@@ -91,7 +91,10 @@ class StopSignals:
 
     @contextlib.contextmanager
     def immediate(self) -> Iterator[None]:
-        """Context manager: a signal raises `Stopped` even after `defer()`, as in an evaluation."""
+        """Context manager: a signal raises `Stopped` even after `defer()`.
+
+        It is for work that may be lost, such as an evaluation.
+        """
         was, self._deferring = self._deferring, False
         try:
             self._stop.raise_if_requested()
@@ -105,9 +108,9 @@ class StopSignals:
         """Context manager: raises a `Stopped` that was lost on its way.
 
         TensorFlow's type checks in C++ read an exception as a match and continue, so that another
-        error of TensorFlow follows, or a wrong result. An error of other code stays what it is.
-        Python itself continues after an exception in a `__del__`, with a traceback on the terminal,
-        which is suppressed here; so is that of an object that the signal left half-made.
+        error of TensorFlow follows, or a wrong result. An error of other code is raised unchanged.
+        Python itself continues after an exception in a `__del__`, and prints a traceback. This
+        traceback is suppressed, and the traceback of an object that the signal left half-made.
         """
         old_hook = sys.unraisablehook
 
@@ -170,8 +173,8 @@ def _reinstall(handlers: Dict[int, Any]) -> None:
 
 
 @contextlib.contextmanager
-def deadly() -> Iterator[None]:
-    """Context manager: SIGINT and SIGTERM end the process, even if what it writes is not read."""
+def default_handlers() -> Iterator[None]:
+    """Context manager: SIGINT and SIGTERM end the process, even if nobody reads its output."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -208,8 +211,8 @@ def _watched(arrived: Callable[[int], None]) -> Iterator[None]:
     """Context manager: a thread receives signals while the main thread is inside TensorFlow.
 
     Python runs handlers only between two of its own instructions; the wake-up pipe is written to
-    when the signal arrives. Whoever had that before, a context around this one or the event loop of
-    a notebook, gets each byte as well.
+    when the signal arrives. The pipe that was installed before, by an outer context or the event
+    loop of a notebook, gets each byte as well.
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)

@@ -11,15 +11,15 @@ from typing import Any, Iterator, List, Optional
 import pytest
 import tensorflow as tf
 
-from model_fn.runs import signals as stopping
-from model_fn.runs.signals import Stop, Stopped, StopSignals
+from estimator_det.console import signals as stopping
+from estimator_det.console.signals import Stop, Stopped, StopSignals
 from tests import sinks
 from tests.conftest import TESTS
 
 SECOND_SIGNAL = """
 import contextlib, os, signal, sys, threading, time
-from model_fn.runs import signals
-from model_fn.runs.signals import Stop
+from estimator_det.console import signals
+from estimator_det.console.signals import Stop
 from tests import sinks
 
 number, place = int(sys.argv[1]), sys.argv[2]
