@@ -1,10 +1,15 @@
-"""The event files of a run, which TensorBoard reads."""
+"""Reports of a run: its event files, which TensorBoard reads, and progress.jsonl."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+import datetime
+import os
+from typing import Any, Dict, Mapping
 
 from estimator_det.compat import tf, tf1
+from estimator_det.files import json_lines
+
+PROGRESS_FILE = "progress.jsonl"  # in model_dir
 
 
 def event_writer(folder: str) -> Any:
@@ -26,3 +31,9 @@ def write_figures(
     writer.add_summary(summary, step)
     if flush:
         writer.flush()
+
+
+def append_progress(model_dir: str, entry: Dict[str, Any]) -> None:
+    """Appends a line to progress.jsonl, with the time (UTC)."""
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    json_lines.append(os.path.join(model_dir, PROGRESS_FILE), {"time": now, **entry})

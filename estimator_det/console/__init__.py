@@ -1,1 +1,1 @@
-"""Terminals, logs and signals: escaped lines, lines of JSON, progress bars, stops; no TensorFlow."""
+"""Terminals, logs and signals: escaped lines, progress bars, stops; no TensorFlow."""

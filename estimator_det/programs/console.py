@@ -211,7 +211,7 @@ def say_findings(
     metrics: Mapping[str, float],
 ) -> None:
     """Prints what the metrics of an evaluation mean."""
-    from model_fn.runs.findings import findings
+    from model_fn.checks.findings import findings
 
     for line in findings(config, model_dir, reader, step, metrics):
         print_line(line)

@@ -41,16 +41,17 @@ from inputs.records.stream import find_files, input_patterns
 from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks import data_check, data_report
+from model_fn.checks.findings import findings
 from model_fn.drawing import charts
 from model_fn.evaluation import details, diagnostics, history, score_thresholds
 from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import HEADLINE
+from model_fn.events import PROGRESS_FILE
 from model_fn.runs import evaluator
 from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
-from model_fn.runs.findings import findings
-from model_fn.runs.progress import PROGRESS_FILE, short_name
+from model_fn.runs.progress import short_name
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2

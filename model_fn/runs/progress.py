@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
-import os
 import statistics
 import sys
 import time
@@ -13,15 +13,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.console import bars, printing
 from estimator_det.errors import NotFiniteLossError
-from estimator_det.files import json_lines
 from inputs import machine
 from model_fn.debugging import bad_step
-from model_fn.events import event_writer, write_figures
+from model_fn.events import append_progress, event_writer, write_figures
 from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import GRADIENT_NORM
-
-PROGRESS_FILE = "progress.jsonl"
 
 _GIGA = 1e9
 TPU_REMEDY = (
@@ -47,7 +44,7 @@ def _bad_values(result: StepResult) -> str:
 
 
 class ProgressReport(NamedTuple):
-    """Figures of a run at a step; those over time are of the steps since the report before."""
+    """Figures of a run at a step; rates and waits are those since the previous report."""
 
     step: int
     num_steps: Optional[int]  # None for a training without end
@@ -103,8 +100,10 @@ class TrainingReport(Hook):
     """Reports progress: a bar on a terminal, elsewhere a line after every `every_steps`.
 
     The first step is reported as soon as it is done, and the last one however training ends.
-    A value that is not finite ends it with `NotFiniteLossError`, whose message `on_bad_step`
-    returns.
+    A value that is not finite ends training with `NotFiniteLossError`.
+
+    Args:
+        on_bad_step: Returns the message of that error.
     """
 
     def __init__(
@@ -122,14 +121,17 @@ class TrainingReport(Hook):
         self._listener = listener
         self._on_bad_step = on_bad_step
         self._bar: Optional[Any] = None
-
-    def begin(self, context: RunContext, step: int) -> None:
-        self._num_steps = context.num_steps
-        self._step = self._first_step = self._reported = step
+        self._num_steps: Optional[int] = None
+        self._step = self._first_step = self._reported = 0
         self._values: Dict[str, float] = {}  # values of the current step
         self._num_taken = 0  # steps of this process
         self._durations: List[float] = []  # from the end of a step to that of the next
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
+        self._started = self._ended = 0.0
+
+    def begin(self, context: RunContext, step: int) -> None:
+        self._num_steps = context.num_steps
+        self._step = self._first_step = self._reported = step
         self._started = self._ended = time.monotonic()
         if self._bar is None and not self._silent and bars.has_room(sys.stderr):
             self._bar = bars.make_steps_bar(self._num_steps, self._step, sys.stderr)
@@ -215,26 +217,17 @@ def accelerator_memory() -> Optional[float]:
     return float(tf.config.experimental.get_memory_info("GPU:0")["current"])
 
 
-class RunFiles:
-    """Appends reports to progress.jsonl, with the time (UTC), and writes them to TensorBoard.
+def write_report(model_dir: str, fault_log: Optional[Any], report: ProgressReport) -> None:
+    """Appends a report to progress.jsonl, and writes to TensorBoard what the graph cannot compute.
 
-    There only what the graph does not compute: rates, memory, faults of records.
+    These are rates, memory and faults of records.
     """
-
-    def __init__(self, model_dir: str, fault_log: Optional[Any]) -> None:
-        self._model_dir, self._fault_log = model_dir, fault_log
-
-    def __call__(self, report: ProgressReport) -> None:
-        self.write({"step": report.step, **report.values, **report.figures()})
-        figures = {f"run/{name}": value for name, value in report.figures().items()}
-        if self._fault_log is not None:
-            counts = self._fault_log.counts().items()
-            figures.update({f"bad_records/{kind}": count for kind, count in counts})
-        write_figures(self._model_dir, figures, report.step)
-
-    def write(self, entry: Dict[str, Any]) -> None:
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        json_lines.append(os.path.join(self._model_dir, PROGRESS_FILE), {"time": now, **entry})
+    figures = report.figures()
+    append_progress(model_dir, {"step": report.step, **report.values, **figures})
+    tags = {f"run/{name}": value for name, value in figures.items()}
+    if fault_log is not None:
+        tags.update({f"bad_records/{kind}": count for kind, count in fault_log.counts().items()})
+    write_figures(model_dir, tags, report.step)
 
 
 def training_hooks(context: RunContext, training: Training, fault_log: Optional[Any]) -> List[Hook]:
@@ -243,7 +236,6 @@ def training_hooks(context: RunContext, training: Training, fault_log: Optional[
     The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.
     """
     options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief
-    run_files = RunFiles(model_dir, fault_log)
 
     def on_bad_step(result: StepResult) -> str:
         values = {**result.scalars, **result.bad_checks}
@@ -251,23 +243,23 @@ def training_hooks(context: RunContext, training: Training, fault_log: Optional[
             training, result.rejected, context.config, model_dir, result.step + 1, values
         )
         entry = {"step": report.step, "not_finite": report.not_finite, "folder": report.folder}
-        run_files.write(entry)
+        append_progress(model_dir, entry)
         return bad_step.summary_text(report)
 
     describe = on_bad_step if is_chief else describe_bad_step
-    # Workers of the TF2 loop have the same numbers.
-    speaks = options.progress and (is_chief or options.loop is None)
-    reports = TrainingReport(
+    write = functools.partial(write_report, model_dir, fault_log)
+    report = TrainingReport(
         context.config.train_config.batch_size,
         every_steps=options.tpu.iterations_per_loop if options.tpu else options.progress_steps,
-        silent=not speaks,
-        listener=run_files if is_chief else lambda _: None,
+        # Workers of the TF2 loop have the same numbers as their chief.
+        silent=not options.progress or (options.loop is not None and not is_chief),
+        listener=write if is_chief else lambda _: None,
         on_bad_step=describe_bad_loop if options.tpu else describe,
     )
-    return [reports, *([SummaryHook(model_dir)] if is_chief else [])]
+    return [report, *([_SummaryHook(model_dir)] if is_chief else [])]
 
 
-class SummaryHook(Hook):
+class _SummaryHook(Hook):
     """Writes the summaries of steps, and the speed between two of them."""
 
     def __init__(self, model_dir: str) -> None:

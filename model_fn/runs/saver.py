@@ -10,16 +10,15 @@ from typing import Callable, Mapping, Optional
 from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped, StopSignals
 from estimator_det.errors import UnreadableCheckpointError
-from estimator_det.files import atomic
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
+from model_fn.checkpoints.kept import KeptCheckpoints
 from model_fn.events import event_writer
 from model_fn.runs import data_cursor
 from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 
-GRAPH_FILE = "graph.pbtxt"  # the training graph as text
 _NAME = "model.ckpt"
 
 
@@ -61,9 +60,6 @@ class CheckpointSaver(Hook):
     def begin(self, context: RunContext, step: int) -> None:
         del context
         graph_def = self._training.graph_def()
-        # `str` runs in C++; TensorFlow prints it in Python, in seconds.
-        atomic.write(os.path.join(self._model_dir, GRAPH_FILE), str(graph_def))
-        # TensorBoard shows the graph of an event, not of graph.pbtxt.
         event = tf1.Event(wall_time=time.time(), graph_def=graph_def.SerializeToString())
         event_writer(self._model_dir).add_event(event)
         self._save(step)
@@ -123,38 +119,6 @@ class CheckpointSaver(Hook):
         self.saved_step = step
         saved = tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=prefix)
         event_writer(self._model_dir).add_session_log(saved, step)
-
-
-class KeptCheckpoints:
-    """The checkpoints that a model_dir keeps, and its `checkpoint` file, which lists them."""
-
-    def __init__(self, model_dir: str, keep_max: int, keep_every_n_hours: float) -> None:
-        self._model_dir, self._keep_max = model_dir, keep_max
-        self._keep_secs = keep_every_n_hours * 3600
-        self._next_kept = time.time() + self._keep_secs
-        state = tf1.train.get_checkpoint_state(model_dir)
-        paths = list(state.all_model_checkpoint_paths) if state is not None else []
-        present = [path for path in paths if tf1.train.checkpoint_exists(path)]
-        times = tf1.train.get_checkpoint_mtimes(present)
-        # Names are relative to the folder; a run may continue one of another folder.
-        self._listed = [
-            (os.path.basename(path), saved)
-            for path, saved in zip(present, times)
-            if os.path.dirname(path) == model_dir.rstrip("/")
-        ]
-
-    def add(self, name: str) -> None:
-        """Lists a checkpoint as the newest, and deletes those that are too many."""
-        kept = [entry for entry in self._listed if entry[0] != name] + [(name, time.time())]
-        first = max(len(kept) - self._keep_max, 0) if self._keep_max else 0
-        self._listed = kept[first:]
-        repair.write_state(self._model_dir, [name for name, _ in self._listed])
-        for old, saved in kept[:first]:
-            # One checkpoint in `keep_every_n_hours` is never deleted.
-            if saved > self._next_kept:
-                self._next_kept += self._keep_secs
-            else:
-                tf1.train.remove_checkpoint(os.path.join(self._model_dir, old))
 
 
 def _remove_remains(model_dir: str, prefix: str) -> None:

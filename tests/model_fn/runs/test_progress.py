@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import io
 import json
 import math
@@ -17,6 +18,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import NotFiniteLossError
 from model_fn.evaluation import report
+from model_fn.events import PROGRESS_FILE
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
 from model_fn.runs.context import StepResult
@@ -137,9 +139,9 @@ def test_a_step_waits_for_its_batch():
 
 
 def test_journal_goes_on_over_runs(tmp_path):
-    path = tmp_path / progress.PROGRESS_FILE
+    path = tmp_path / PROGRESS_FILE
     for first in (0.5, 0.25):
-        listener = progress.RunFiles(str(tmp_path), None)
+        listener = functools.partial(progress.write_report, str(tmp_path), None)
         _run([first, 3.0, 2.0, 1.0], 4, 4, every_steps=2, silent=True, listener=listener)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 4] * 2
@@ -155,9 +157,9 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path):
         def counts(self) -> Dict[str, int]:
             return {"box_nan": 3}
 
-    events = progress.RunFiles(str(tmp_path), Faults())
+    report = progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25)
     with tf.Graph().as_default():
-        events(progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25))
+        progress.write_report(str(tmp_path), Faults(), report)
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()
     written = {(step, tag): value for tag, ((step, value),) in fake.figures(tmp_path).items()}
     tf1.summary.FileWriterCache.clear()

@@ -16,7 +16,8 @@ from estimator_det.console.signals import Stopped
 from estimator_det.errors import ConfigError
 from model_fn.checkpoints import repair
 from model_fn.evaluation import history
-from model_fn.runs import data_cursor, progress, runner, training_end
+from model_fn.events import PROGRESS_FILE
+from model_fn.runs import data_cursor, runner, training_end
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from tests import checkpoints
 from tests.model_fn import fake
@@ -108,7 +109,7 @@ def test_the_position_in_the_data_is_kept(readers, tmp_path, caplog):
 
 
 def _reported_steps(model_dir: pathlib.Path) -> List[int]:
-    lines = (model_dir / progress.PROGRESS_FILE).read_text().splitlines()
+    lines = (model_dir / PROGRESS_FILE).read_text().splitlines()
     entries = [json.loads(line) for line in lines]
     assert all(entry["Loss/total_loss"] > 0 for entry in entries)
     return [entry["step"] for entry in entries]

@@ -21,9 +21,9 @@ from inputs import schema
 from inputs.records.cursor import first_stream_index
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
+from model_fn.events import PROGRESS_FILE
 from model_fn.runs import data_cursor, progress, training_run
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
-from model_fn.runs.progress import PROGRESS_FILE
 from model_fn.training import step
 from tests.checkpoints import stored
 from tests.model_fn import fake

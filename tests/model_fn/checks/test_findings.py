@@ -5,9 +5,8 @@ import math
 import pytest
 
 from estimator_det.files import json_lines
-from model_fn.checks import data_check
-from model_fn.runs import findings
-from model_fn.runs.progress import PROGRESS_FILE
+from model_fn.checks import data_check, findings
+from model_fn.events import PROGRESS_FILE
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from estimator_det.protos import pipeline_pb2
 from model_fn.checks import data_check
 from model_fn.evaluation import details
 from model_fn.evaluation.readers import evaluation_folder
-from model_fn.runs.progress import PROGRESS_FILE
+from model_fn.events import PROGRESS_FILE
 
 LOSS = "Loss/total_loss"
 OVERFITTING = 2.0  # an evaluation's loss over that of training, which augmentation increases
