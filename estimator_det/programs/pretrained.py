@@ -1,4 +1,4 @@
-"""Pretrained detectors: the public model zoo of TensorFlow 1, its downloads and its archives.
+"""Pretrained detectors: the public model zoos of both lines, their downloads and archives.
 
 Nothing is downloaded before `resolve` is called with a name of the zoo.
 """
@@ -41,7 +41,8 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
-_LATER_ZOO = re.compile(r"_coco17_[tg]pu-\d+(\.tar\.gz)?$")  # names in the zoo of TensorFlow 2
+# First words of further names in the zoo of TensorFlow 2, whose networks may not be built here.
+_LATER_ZOO = ("centernet", "efficientdet", "extremenet")
 
 
 class ZooModel(NamedTuple):
@@ -51,7 +52,8 @@ class ZooModel(NamedTuple):
     url: str
     extractor: str  # `feature_extractor.type` of its configuration
     data: str  # training data
-    quality: str  # in percent, as published; "" if it is not
+    quality: str  # in percent, as published, with "/" and the value of masks; "" if it is not
+    speed: str  # published time of an image; "" without one
     checksum: str  # "sha256:…" or "sha384:…"; "" if none was published
 
     @property
@@ -60,17 +62,23 @@ class ZooModel(NamedTuple):
         return self.url.rpartition("/")[2]
 
     @property
+    def line(self) -> str:
+        """The line of networks: TF1 or TF2."""
+        return "TF2" if "/tf2/" in self.url else "TF1"
+
+    @property
     def published(self) -> str:
-        """The published quality in words."""
+        """Published quality and speed in words."""
         metric = "mAP" if self.data == "COCO" else "mAP@.50"
-        return f"{self.data} {metric} {self.quality or 'not published'}"
+        quality = f"{self.data} {metric} {self.quality or 'not published'}"
+        return f"{quality}, {self.speed}" if self.speed else quality
 
 
 def zoo() -> List[ZooModel]:
-    """Models of the public zoo, in its order.
+    """Models of the public zoos, in their order, as far as their networks are built here.
 
-    From tf1_detection_zoo.md of tensorflow/models, which contains no checksums; these are from
-    Intel's Open Model Zoo and the build of TensorFlow.
+    From tf1_detection_zoo.md and tf2_detection_zoo.md of tensorflow/models, which contain no
+    checksums; these are from Intel's Open Model Zoo and the build of TensorFlow.
     """
     path = os.path.join(os.path.dirname(__file__), "pretrained.csv")
     with open(path, encoding="utf-8", newline="") as file:
@@ -140,16 +148,16 @@ def default_cache() -> str:
 def find_model(name: str) -> ZooModel:
     """The model of the zoo with this name, or with this name of its archive."""
     models = {key: model for model in zoo() for key in (model.file[: -len(".tar.gz")], model.name)}
-    if _LATER_ZOO.search(name):
-        raise ConfigError(
-            None,
-            f"pretrained model {name!r} is of the model zoo of TensorFlow 2, whose archives are "
-            "not downloaded here",
-            "give a name that `estimator-det pretrained --list` prints, or get the archive "
-            "yourself and read it by `estimator-det import --from tf2_checkpoint`",
-        )
     if name not in models:
-        hint = nearest(name, [model.name for model in zoo()])
+        word = name.partition("_")[0]
+        if word in _LATER_ZOO and not any(model.startswith(word) for model in models):
+            raise ConfigError(
+                None,
+                f"pretrained model {name!r} of the TensorFlow 2 model zoo has a network that is "
+                "not built here",
+                "`estimator-det pretrained --list` prints all models whose networks are",
+            )
+        hint = nearest(name, [model.name for model in models.values()])
         raise ConfigError(
             None,
             f"pretrained model {name!r} is not known{hint}",
@@ -301,7 +309,7 @@ def _checked(tar: tarfile.TarFile, archive: str) -> Iterator[tarfile.TarInfo]:
 
 
 def _read_folder(folder: str, name: str) -> Pretrained:
-    """Finds checkpoint and configuration in an unpacked archive of 2017 to 2020."""
+    """Finds checkpoint and configuration in an unpacked archive of 2017 to 2021."""
     from estimator_det.config import pipeline
 
     checkpoint = _find_checkpoint(folder)

@@ -56,6 +56,8 @@ _LITE = (
     "model.ssd.box_predictor.convolutional_box_predictor.use_depthwise=true",
     "model.ssd.box_predictor.convolutional_box_predictor.kernel_size=3",
 )
+_SHARED = "model.ssd.box_predictor.weight_shared_convolutional_box_predictor"
+_FPN_LITE = ("model.ssd.feature_extractor.use_depthwise=true", f"{_SHARED}.use_depthwise=true")
 _TYPE = "model.ssd.feature_extractor.type="
 _SIZE_320 = (
     "model.ssd.image_resizer.fixed_shape_resizer.height=320",
@@ -71,16 +73,27 @@ MODELS = (
           *_SIZE_320), "320x320", 1.8, 0.3, "ssd_mobilenet_v3_small_coco"),
     Model("ssdlite_mobilenet_v3_large", _SSD, (_TYPE + "ssd_mobilenet_v3_large", *_LITE,
           *_SIZE_320), "320x320", 3.3, 0.8, "ssd_mobilenet_v3_large_coco"),
-    Model("ssd_mobilenet_v1_fpnlite", "ssd_mobilenet_v1_fpn_640x640.config",
-          ("model.ssd.feature_extractor.use_depthwise=true",
-           "model.ssd.box_predictor.weight_shared_convolutional_box_predictor.use_depthwise=true"),
-          "640x640", 3.3, 8.7, "ssd_mobilenet_v1_fpn_coco"),
+    Model("ssd_mobilenet_v1_fpnlite", "ssd_mobilenet_v1_fpn_640x640.config", _FPN_LITE, "640x640",
+          3.3, 8.7, "ssd_mobilenet_v1_fpn_coco"),
     Model("ssd_resnet50_fpn", "ssd_resnet50_v1_fpn_640x640.config", (), "640x640", 32.8, 40.4,
           "ssd_resnet_50_fpn_coco"),
     Model("faster_rcnn_resnet50", "faster_rcnn_resnet50_pets.config", (), "600 to 1024", 44.2, 39.6,
           "faster_rcnn_resnet50_coco"),
     Model("mask_rcnn_inception_v2", "mask_rcnn_inception_v2_pets.config", (), "600 to 1024", 13.3,
           19.3, "mask_rcnn_inception_v2_coco"),
+    Model("ssd_mobilenet_v2_fpnlite_keras", "ssd_mobilenet_v1_fpn_640x640.config",
+          (_TYPE + "ssd_mobilenet_v2_fpn_keras", *_FPN_LITE, *_SIZE_320,
+           "model.ssd.feature_extractor.fpn.additional_layer_depth=128", f"{_SHARED}.depth=128",
+           f"{_SHARED}.share_prediction_tower=true"),
+          "320x320", 2.6, 1.4, "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"),
+    Model("ssd_resnet50_fpn_keras", "ssd_resnet50_v1_fpn_640x640.config",
+          (_TYPE + "ssd_resnet50_v1_fpn_keras",), "640x640", 32.8, 40.4,
+          "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8"),
+    Model("faster_rcnn_resnet50_keras", "faster_rcnn_resnet50_pets.config",
+          ("model.faster_rcnn.feature_extractor.type=faster_rcnn_resnet50_keras",
+           "model.faster_rcnn.image_resizer={ keep_aspect_ratio_resizer { min_dimension: 640 "
+           "max_dimension: 640 pad_to_max_dimension: true } }"), "640", 29.2, 27.6,
+          "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8"),
 )  # fmt: skip
 DEFAULT_MODEL = "ssd_mobilenet_v1"
 

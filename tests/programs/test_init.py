@@ -81,7 +81,6 @@ def test_each_model_gives_a_short_file_that_can_be_run(model, records, quick):
     assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
     assert "vertical" not in text
     assert "inplace_batchnorm_update" not in text
-    assert find_model(model.zoo).name == model.zoo
 
 
 def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path, capsys):
@@ -154,6 +153,11 @@ def test_models_are_listed(capsys):
     assert cli.main(["init", "--list"]) == console.EXIT_OK
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-2]] == [each.name for each in starter.MODELS]
+    for line, model in zip(lines, starter.MODELS):
+        published = find_model(model.zoo)
+        assert starter.extractor_type(config_of(model.name)) == published.extractor
+        assert line.split()[1] == published.line
+        assert line.endswith(published.name) and f" {published.quality}  {published.speed} " in line
 
 
 def test_a_folder_without_held_out_records_is_refused(tmp_path):

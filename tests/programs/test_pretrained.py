@@ -22,6 +22,7 @@ from estimator_det.detectors import make_detector
 from estimator_det.errors import ConfigError, RunError
 from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.nets.object_paths import KERAS
 from estimator_det.programs import cli, pretrained
 from exporters.importing.importer import write_checkpoint
 from model_fn.training import warm_start
@@ -116,7 +117,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
         server = Server(content, **settings)
         servers.append(server)
         checksum = f"sha256:{hashlib.sha256(content).hexdigest()}" if checksum is None else checksum
-        model = pretrained.ZooModel("small", server.url, "small", "COCO", "21", checksum)
+        model = pretrained.ZooModel("small", server.url, "small", "COCO", "21", "30 ms", checksum)
         monkeypatch.setattr(pretrained, "zoo", lambda: [model])
         return server
 
@@ -128,11 +129,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum():
     models = pretrained.zoo()
-    assert len({model.name for model in models}) == len({model.file for model in models}) == 47
+    assert len({model.name for model in models}) == len({model.file for model in models}) == 69
     for model in models:
         assert model.extractor in SSD_EXTRACTORS or model.extractor in TWO_STAGE_EXTRACTORS
         assert model.url.startswith("https://") and model.url.endswith(".tar.gz")
         assert model.data in model.published
+        assert (model.line == "TF2") == model.extractor.endswith(KERAS)
         algorithm, _, checksum = model.checksum.partition(":")
         assert len(checksum) == {"": 0, "sha256": 64, "sha384": 96}[algorithm]
         assert pretrained.find_model(model.file[: -len(".tar.gz")]) == model
@@ -148,7 +150,7 @@ def test_download_once_then_from_the_cache(archive, serve, tmp_path, caplog):
     assert weights.checkpoint.endswith("small_2018_01_28/model.ckpt")
     assert weights.checkpoint_type == "detection"
     assert weights.config.model.ssd.num_classes == 4
-    assert weights.zoo_model and weights.zoo_model.published == "COCO mAP 21"
+    assert weights.zoo_model and weights.zoo_model.published == "COCO mAP 21, 30 ms"
     assert "(as published)" in caplog.text
     assert not list((tmp_path / "cache").glob(".unpack*"))
 
@@ -164,11 +166,11 @@ def test_a_replaced_archive_gives_the_new_weights(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["ssd_mobilenet_v2_320x320_coco17_tpu-8", "centernet_hg104_512x512_kpts_coco17_tpu-32",
-     "efficientdet_d0_coco17_tpu-32", "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"],
+    ["centernet_hg104_512x512_kpts_coco17_tpu-32", "centernet_mobilenetv2fpn_512x512_coco17_od",
+     "efficientdet_d0_coco17_tpu-32", "extremenet"],
 )  # fmt: skip
-def test_models_of_the_later_zoo_are_named_as_such(name):
-    with pytest.raises(ConfigError, match=f"{name}' is of the model zoo of TensorFlow 2"):
+def test_models_without_a_network_are_named_as_such(name):
+    with pytest.raises(ConfigError, match=f"{name}' of the TensorFlow 2 model zoo has a network"):
         pretrained.find_model(name)
 
 
@@ -273,8 +275,12 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
         pretrained.resolve(str(path), str(tmp_path))
     with pytest.raises(FileNotFoundError, match=r"no such archive .*missing\.tar\.gz"):
         pretrained.resolve("missing.tar.gz", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"did you mean 'ssd_mobilenet_v2_coco'\?"):
-        pretrained.resolve("ssd_mobilenet_v2_cocoo", str(tmp_path))
+    for name, wrong in (
+        ("ssd_mobilenet_v2_coco", "ssd_mobilenet_v2_cocoo"),
+        ("ssd_mobilenet_v2_320x320_coco17_tpu-8", "ssd_mobilenet_v2_coco17_tpu-8"),
+    ):
+        with pytest.raises(ConfigError, match=rf"did you mean '{name}'\?"):
+            pretrained.resolve(wrong, str(tmp_path))
     folder = tmp_path / "keras"
     folder.mkdir()
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(folder / "ckpt-0"))
@@ -341,7 +347,11 @@ def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path):
 
 def test_the_verb_lists_and_explains(archive, tmp_path, capsys):
     assert cli.main(["pretrained", "--list"]) == 0
-    assert "ssd_mobilenet_v2_coco " in capsys.readouterr().out
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = {name: (line, *published) for name, line, _, *published in rows}
+    assert lines["ssd_mobilenet_v2_coco"] == ("TF1", "COCO", "mAP", "22,", "31", "ms")
+    name = "mask_rcnn_inception_resnet_v2_1024x1024_coco17_gpu-8"
+    assert lines[name] == ("TF2", "COCO", "mAP", "39.0/34.6,", "301", "ms")
     assert cli.main(["pretrained"]) == 2
     assert cli.main(["pretrained", str(archive), "--cache_dir", str(tmp_path / "cache")]) == 0
     lines = capsys.readouterr().out

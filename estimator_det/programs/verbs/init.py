@@ -95,17 +95,19 @@ def _check_usage(options: argparse.Namespace) -> None:
 def _print_list() -> None:
     from estimator_det.programs import pretrained, starter
 
-    console.print_line(
-        f"{'model':<27}{'input size':<13}{'parameters':<12}{'time':<7}COCO mAP as published"
-    )
+    rows = [("model", "line", "input size", "parameters", "time", "mAP", "speed", "published")]
     for row in starter.MODELS:
         published = pretrained.find_model(row.zoo)
-        console.print_line(
-            f"{row.name:<27}{row.input_size:<13}{row.parameters:>5.1f} M     {row.step_time:<7.1f}"
-            f"{published.quality:>5}  {published.name}"
-        )
+        size, time = f"{row.parameters:.1f} M", f"{row.step_time:.1f}"
+        rows.append((row.name, published.line, row.input_size, size, time,
+                     published.quality, published.speed, published.name))  # fmt: skip
+    for cells in rows:
+        console.print_line("{:<30}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
     console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
-    console.print_line("published: the name of these weights, for --pretrained")
+    console.print_line(
+        "mAP on COCO and speed: as published for these weights, which --pretrained takes; "
+        "`estimator-det pretrained --list` prints all"
+    )
 
 
 def _convert(options: argparse.Namespace) -> str:

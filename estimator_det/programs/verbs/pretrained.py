@@ -1,4 +1,4 @@
-"""`estimator-det pretrained`: weights of the public model zoo, by name."""
+"""`estimator-det pretrained`: weights of the public model zoos, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
 
-SUMMARY = "Lists and downloads pretrained detectors of the TensorFlow 1 model zoo"
+SUMMARY = "Lists and downloads pretrained detectors of the TensorFlow 1 and 2 model zoos"
 EXAMPLE = "ssd_mobilenet_v2_coco"
 
 
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> None:
         names = max(len(model.name) for model in models)
         extractors = max(len(model.extractor) for model in models)
         for model in models:
-            extractor = f"{model.extractor:<{extractors}}"
-            console.print_line(f"{model.name:<{names}}  {extractor}  {model.published}")
+            network = f"{model.line}  {model.extractor:<{extractors}}"
+            console.print_line(f"{model.name:<{names}}  {network}  {model.published}")
         return
     weights = pretrained.resolve(options.name, options.cache_dir)
     console.print_line(f"folder:        {weights.folder}")
