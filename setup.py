@@ -72,6 +72,12 @@ BEAM = ["apache-beam>=2.55,<2.72"]
 # For `export --format`: docs/exporting.md.
 ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
 OPENVINO = ["openvino>=2024.4"]
+SERVE = [
+    "prometheus-client>=0.20",
+    "python-multipart>=0.0.13",
+    "starlette>=0.41",
+    "uvicorn>=0.29",
+]
 VIDEO = ["av>=15"]  # videos of `detect`
 TFJS = ["tensorflowjs>=4.22"]
 
@@ -103,15 +109,16 @@ setup(
     python_requires=">=3.9,<3.14",
     install_requires=REQUIRED,
     extras_require={
-        "test": TEST,
+        "test": [*TEST, *SERVE],
         "protos": PROTOS,
         "beam": BEAM,
         "onnx": ONNX,
         "openvino": OPENVINO,
+        "serve": SERVE,
         "tfjs": TFJS,
         "video": VIDEO,
         "docs": DOCS,
-        "dev": [*TEST, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
+        "dev": [*TEST, *SERVE, "build>=1.2", "nox>=2024.4.15", "pre-commit>=3.8"],
     },
     # Tests and benchmarks stay in the checkout: `tests` is a name that others use too.
     packages=find_packages(include=["estimator_det*", "model_fn*", "inputs*", "exporters*"]),
@@ -121,6 +128,7 @@ setup(
         "estimator_det": ["configs/*.config"],
         "estimator_det.programs": ["*.csv", "*.html"],
         "exporters.importing": ["*.config"],
+        "exporters.server": ["*.html"],
     },
     entry_points={"console_scripts": ["estimator-det = estimator_det.cli:main"]},
     zip_safe=False,

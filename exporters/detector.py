@@ -195,29 +195,46 @@ class Detector:
             image_size: Height and width in whose pixels the boxes are; default: of the images.
         """
         size = image_size or (images.shape[1], images.shape[2])
-        fitted = np.stack([resized(_checked(pixels), self.model.image_size) for pixels in images])
-        count = self.model.batch_size or len(fitted)
-        detections: List[Detections] = []
-        for start in range(0, len(fitted), count):
-            batch = fitted[start : start + count]
+        fitted = np.stack([self.fit(pixels) for pixels in images])
+        return [self.detections_of(outputs, size) for outputs in self.run(fitted)]
+
+    def fit(self, image: np.ndarray) -> np.ndarray:
+        """An image, uint8 [h, w, 3] RGB, in the size that the model takes if it takes only one."""
+        return resized(_checked(image), self.model.image_size)
+
+    def run(self, images: np.ndarray) -> List[Dict[str, np.ndarray]]:
+        """The model's outputs for each of the images, uint8 [B, h, w, 3], which `fit` has made.
+
+        Outputs without a value for each image are left out.
+        """
+        count = self.model.batch_size or len(images)
+        rows: List[Dict[str, np.ndarray]] = []
+        for start in range(0, len(images), count):
+            batch = images[start : start + count]
             # Models of one batch size get empty images past the last one.
             padding = [(0, count - len(batch)), (0, 0), (0, 0), (0, 0)]
             outputs = self.model.run(np.pad(batch, padding))
-            detections += [self._of_image(outputs, i, size) for i in range(len(batch))]
-        return detections
+            outputs = {key: each for key, each in outputs.items() if np.shape(each)[:1] == (count,)}
+            rows += [{key: each[i] for key, each in outputs.items()} for i in range(len(batch))]
+        return rows
 
-    def _of_image(
-        self, outputs: Mapping[str, np.ndarray], i: int, size: Tuple[int, int]
+    def detections_of(
+        self, outputs: Mapping[str, np.ndarray], image_size: Tuple[int, int]
     ) -> Detections:
-        count = int(outputs[NUM][i])
-        classes = outputs[CLASSES][i, :count].astype(np.int64)
+        """The detections of one image, of outputs that `run` has returned.
+
+        Args:
+            image_size: Height and width of the image.
+        """
+        count = int(outputs[NUM])
+        classes = outputs[CLASSES][:count].astype(np.int64)
         return Detections(
-            normalized_boxes=outputs[BOXES][i, :count],
-            scores=outputs[SCORES][i, :count],
+            normalized_boxes=outputs[BOXES][:count],
+            scores=outputs[SCORES][:count],
             classes=classes,
             names=tuple(map(self.model.name, classes)),
-            image_size=size,
-            masks=outputs[MASKS][i, :count] if MASKS in outputs else None,
+            image_size=image_size,
+            masks=outputs[MASKS][:count] if MASKS in outputs else None,
         )
 
     @property

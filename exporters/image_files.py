@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import io
 import os
 import pathlib
 import warnings
-from typing import List, NamedTuple, Sequence
+from typing import BinaryIO, Callable, Iterator, List, NamedTuple, Sequence, Union
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from estimator_det import files
 from estimator_det.files.image_header import PILLOW_ERRORS
@@ -127,31 +129,55 @@ def read_image(path: str) -> ImageFile:
     if kind := files.special_kind(path):
         raise OSError(f"{path} is {kind}, not an image file")
     try:
-        with warnings.catch_warnings():
-            # Pillow warns from half the limit on at which it refuses; the limit here is MAX_PIXELS.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise OSError(
-                        f"it has {image.width} x {image.height} pixels, and the limit is "
-                        f"{MAX_PIXELS / 1e6:.0f} megapixels; reduce the image"
-                    )
-                if (size := os.path.getsize(path)) > _MAX_BYTES:
-                    raise OSError(f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
-                return _decode(image, path)
-    except Image.DecompressionBombError as error:
-        raise OSError(f"{path} cannot be read: it has too many pixels: {error}") from error
+        with _opened(path, MAX_PIXELS) as image:
+            if (size := os.path.getsize(path)) > _MAX_BYTES:
+                raise OSError(f"it has {size:,} bytes, and the limit is {_MAX_BYTES:,}")
+            return _decode(image, pathlib.Path(path).read_bytes)
     except PILLOW_ERRORS as error:
         raise OSError(f"{path} cannot be read: {error}") from error
 
 
-def _decode(image: Image.Image, path: str) -> ImageFile:
+def decode_image(encoded: bytes, max_pixels: int = MAX_PIXELS) -> ImageFile:
+    """The image of an encoded file, as `read_image` reads it.
+
+    Raises:
+        OSError: if the bytes are not a readable image, or one of more pixels.
+    """
+    try:
+        with _opened(io.BytesIO(encoded), max_pixels) as image:
+            return _decode(image, lambda: encoded)
+    except UnidentifiedImageError:
+        raise OSError("it is not an image of a known format") from None
+    except PILLOW_ERRORS as error:
+        raise OSError(str(error)) from error
+
+
+@contextlib.contextmanager
+def _opened(source: Union[str, BinaryIO], max_pixels: int) -> Iterator[Image.Image]:
+    """An image whose header is read and whose size is within the limit."""
+    with warnings.catch_warnings():
+        # Pillow warns from half the limit on at which it refuses; the limit here is another one.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            image = Image.open(source)
+        except Image.DecompressionBombError as error:
+            raise OSError(f"it has too many pixels: {error}") from error
+    with image:
+        if image.width * image.height > max_pixels:
+            raise OSError(
+                f"it has {image.width} x {image.height} pixels, and the limit is "
+                f"{max_pixels / 1e6:.0f} megapixels; reduce the image"
+            )
+        yield image
+
+
+def _decode(image: Image.Image, encoded: Callable[[], bytes]) -> ImageFile:
     width, height = image.size
     factor = 1
     while -(-width // factor) * -(-height // factor) > MAX_DETECTED_PIXELS:
         factor *= 2
     if factor == 1:
-        pixels = decode_pixels(pathlib.Path(path).read_bytes())
+        pixels = decode_pixels(encoded())
     else:
         # Only JPEG decodes at a fraction of its size, 1/8 at least; other files stay as they are.
         image.draft("RGB", (width // factor, height // factor))

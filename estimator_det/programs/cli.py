@@ -29,6 +29,7 @@ from estimator_det.programs.verbs import (
     pretrained,
     replay,
     report,
+    serve,
     show_data,
     submit,
     sync,
@@ -38,7 +39,7 @@ from estimator_det.programs.verbs import (
 # In the order of the help.
 VERBS = (
     demo, convert, init, check_config, check_data, show_data, pretrained, import_model, train,
-    submit, data_worker, replay, evaluate, report, export, detect, sync, benchmark,
+    submit, data_worker, replay, evaluate, report, export, detect, serve, sync, benchmark,
 )  # fmt: skip
 
 
