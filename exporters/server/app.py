@@ -30,6 +30,7 @@ from starlette.routing import Route
 
 from estimator_det.compat import failures, tf
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from estimator_det.files import json_lines
 from exporters.detect_files import DEFAULT_MIN_SCORE, Filter, json_entries
 from exporters.detector import Detector
@@ -40,7 +41,6 @@ from exporters.server.batching import Full, Outputs
 from exporters.server.metrics import Metrics
 from exporters.server.protocol import Refused, bad_request
 from exporters.server.versions import ModelVersions, Version
-from model_fn.checkpoints.errors import RunError
 
 AUTO = "auto"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

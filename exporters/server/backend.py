@@ -9,9 +9,9 @@ import numpy as np
 import requests
 
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel
 from inputs.datasets.writer import encode_image
-from model_fn.checkpoints.errors import RunError
 from model_fn.serving.graph import SERVING_DEFAULT
 
 _SECONDS = 60  # that a request may take

@@ -17,9 +17,9 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.console.printing import plain
+from estimator_det.errors import RunError
 from exporters.detector import Detector
 from exporters.server.batching import Batcher, Outputs
-from model_fn.checkpoints.errors import RunError
 
 AVAILABLE, LOADING, END = "AVAILABLE", "LOADING", "END"  # states of TensorFlow Serving
 EXPORTS = "export"  # folder of a run

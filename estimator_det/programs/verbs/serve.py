@@ -8,6 +8,7 @@ import os
 import re
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
 
@@ -63,11 +64,11 @@ def _name(text: str) -> str:
 
 def run(options: argparse.Namespace) -> int:
     if missing := [name for name in _PACKAGES if importlib.util.find_spec(name) is None]:
-        raise console.UsageError(
+        raise UsageError(
             f"serve needs {', '.join(missing)}; run pip install 'estimator-det[serve]'"
         )
     if bool(options.model) == bool(options.backend):
-        raise console.UsageError("give either EXPORT or --backend URL")
+        raise UsageError("give either EXPORT or --backend URL")
     from exporters import Detector
     from exporters.loaded_model import read_class_names
     from exporters.server.app import LOOPBACK, Limits, Server

@@ -19,12 +19,12 @@ import requests
 from PIL import Image
 
 from estimator_det.compat import tf
+from estimator_det.errors import RunError
 from estimator_det.programs import cli
 from exporters import Detector
 from exporters.server.app import Limits
 from exporters.server.backend import BackendError, RemoteModel
 from exporters.server.versions import served_folder
-from model_fn.checkpoints.errors import RunError
 from tests.exporters.server.serving import EVIL, Brightness, serving
 
 
