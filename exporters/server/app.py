@@ -54,12 +54,12 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What a server takes on.
+    """Limits of a server.
 
     Attributes:
-        queue: Requests that are under way at once; further ones are told to come back.
-        body_bytes: Of a request.
-        pixels: Of an image.
+        queue: Requests that are under way at once; further ones get status 503.
+        body_bytes: The largest body of a request.
+        pixels: The largest image.
     """
 
     queue: int = 64
@@ -77,7 +77,7 @@ class Server:
     """Answers the requests to one model.
 
     Args:
-        name: Of the model, in the paths of requests.
+        name: The part of a request's path that names the model.
         models: The versions of the model.
         threads: Images that are decoded at once.
         token: Bearer token without which a request is refused; "" for none.
@@ -161,8 +161,8 @@ class Server:
     def _check_token(self, request: Request) -> None:
         if not self._token or request.url.path in _OPEN:
             return
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+        header = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(header, f"Bearer {self._token}".encode()):
             raise Refused(401, "unauthorized", "give the token: Authorization: Bearer TOKEN")
 
     async def _home(self, request: Request) -> Response:
@@ -214,7 +214,7 @@ class Server:
             encoded = await self._image_file(request)
             received = time.perf_counter()
             run = await self._run(encoded)
-            found = run.version.detector.detections_of(run.outputs, run.image_size)
+            detections = run.version.detector.detections_of(run.outputs, run.image_size)
             answer = {
                 "model": self._name,
                 "version": run.version.number,
@@ -222,18 +222,18 @@ class Server:
                 "width": run.image_size[1],
                 "milliseconds": round(1000 * (time.perf_counter() - received), 1),
                 "upload_milliseconds": round(1000 * (received - started), 1),
-                "detections": json_entries(passes.apply(found)),
+                "detections": json_entries(passes.apply(detections)),
             }
             text = await self._in_pool(functools.partial(json_lines.dumps, answer))
         return Response(text, media_type="application/json")
 
     def _filter_of(self, request: Request) -> Filter:
         """`?threshold=0.5|auto&classes=cat,dog`."""
-        given = request.query_params
-        if unknown := sorted(set(given) - {"threshold", "classes"}):
+        parameters = request.query_params
+        if unknown := sorted(set(parameters) - {"threshold", "classes"}):
             raise bad_request(f"unknown parameter {plain(unknown[0])}; known: threshold, classes")
         detector = self._models.current.detector
-        threshold: Any = given.get("threshold", str(DEFAULT_MIN_SCORE))
+        threshold: Any = parameters.get("threshold", str(DEFAULT_MIN_SCORE))
         if threshold == AUTO:
             try:
                 threshold = detector.best_thresholds()
@@ -244,7 +244,7 @@ class Server:
                 ) from None
         else:
             threshold = _score(threshold)
-        names = [name.strip() for name in given.get("classes", "").split(",") if name.strip()]
+        names = [name.strip() for name in parameters.get("classes", "").split(",") if name.strip()]
         return Filter(threshold, _class_ids(detector, names) if names else None)
 
     async def _image_file(self, request: Request) -> bytes:

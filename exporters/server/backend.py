@@ -26,7 +26,7 @@ class RemoteModel(LoadedModel):
     """A detector behind `http://host:8501/v1/models/NAME`: TensorFlow Serving, KServe and others.
 
     Args:
-        url: Of the model.
+        url: Address of the model, without the last slash or with it.
         class_names: Id -> name; the interface has no label map.
 
     Raises:

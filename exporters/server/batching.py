@@ -12,9 +12,9 @@ import numpy as np
 
 from exporters.detector import Detector
 
-MOST_WAITING_BYTES = 1 << 30  # of the pixels of images that wait
+MOST_WAITING_BYTES = 1 << 30  # bound of the bytes of all images that wait
 
-Outputs = Dict[str, np.ndarray]  # of one image
+Outputs = Dict[str, np.ndarray]  # the outputs of a model for one image
 
 
 class Full(Exception):
@@ -38,7 +38,7 @@ class Batcher:
         detector: What runs.
         max_batch: Images that run at once at most.
         max_wait: Seconds that the oldest image waits for others.
-        on_batch: Called with the size of each batch.
+        count_batch: Called with the size of each batch.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Batcher:
         detector: Detector,
         max_batch: int,
         max_wait: float,
-        on_batch: Callable[[int], None] = lambda _: None,
+        count_batch: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._detector, self._max_batch, self._max_wait = detector, max_batch, max_wait
-        self._on_batch = on_batch
+        self._count_batch = count_batch
         self._queue: Deque[_Waiting] = collections.deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -79,7 +79,7 @@ class Batcher:
 
     def _work(self) -> None:
         while batch := self._next_batch():
-            self._on_batch(len(batch))
+            self._count_batch(len(batch))
             try:
                 rows = self._detector.run(np.stack([each.pixels for each in batch]))
             except Exception as error:  # each request reports it

@@ -25,7 +25,7 @@ class Refused(Exception):
     """A request that is answered with an error.
 
     Attributes:
-        status: Of HTTP.
+        status: The status of the HTTP answer.
         kind: Label of the error in the metrics.
         text: Says what is wrong; it contains nothing of this machine.
         retry_after: Seconds after which the client may try again; None if that does not help.
@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 def bad_request(text: str) -> Refused:
-    """What the client must change."""
+    """The refusal of a request that the client must change."""
     return Refused(400, "bad_request", text)
 
 
@@ -127,7 +127,7 @@ def _listed(values: Sequence[Any]) -> List[Any]:
 
 def _plain(value: Any) -> Any:
     array = np.asarray(value)
-    if array.dtype.kind in "SO":  # as TensorFlow Serving writes text
+    if array.dtype.kind in "SO":  # TensorFlow Serving writes text so
         array = np.vectorize(lambda each: bytes(each).decode("utf-8", "replace"), otypes=[object])(
             array
         )

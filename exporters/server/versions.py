@@ -1,4 +1,4 @@
-"""The model that is served: its newest version, taken over while requests go on.
+"""The model that is served: its newest version, taken over while requests run.
 
 Versions are folders whose names are numbers, as a training writes them to `export/best` and as
 TensorFlow Serving expects them. Any other export is version 1, and stays.
@@ -35,7 +35,7 @@ class Version:
     number: int
     detector: Detector
     batcher: Batcher
-    outputs: Outputs  # of an empty image
+    outputs: Outputs  # the outputs for an empty image
 
 
 class ModelVersions:
@@ -74,7 +74,7 @@ class ModelVersions:
     def update(self) -> bool:
         """Loads a newer version beside the current one and takes it over; False without one.
 
-        A version that does not load is reported once, and the current one goes on.
+        A version that does not load is reported once, and the current one stays.
         """
         number, path = newest_version(self._folder)
         if number <= self.current.number or number in self.states:
@@ -84,7 +84,7 @@ class ModelVersions:
         except Exception as error:  # whatever is wrong with the new files, the old model serves
             self.states[number] = (END, "it could not be loaded; the log of the server says why")
             _LOG.error(
-                "version %d of the model could not be loaded, and version %d goes on: %s",
+                "version %d of the model could not be loaded, and version %d stays: %s",
                 number,
                 self.current.number,
                 plain(str(error)),
@@ -97,7 +97,7 @@ class ModelVersions:
         return True
 
     def follow(self, seconds: float, stop: threading.Event) -> None:
-        """Looks for a newer version every so many seconds, until the event is set."""
+        """Looks for a newer version after each pause, until the event is set."""
         while not stop.wait(seconds):
             try:
                 self.update()
