@@ -63,6 +63,15 @@ class Detections:
             raise ValueError("these detections have no masks: the model does not predict them")
         return paste_mask(self.masks[i], self.normalized_boxes[i], image_size or self.image_size)
 
+    def whole_masks(self) -> np.ndarray:
+        """The masks as bool [n, height, width] of the image."""
+        masks = np.zeros([len(self), *self.image_size], bool)
+        for i, region in enumerate(map(self.mask, range(len(self)))):
+            rows, columns = region.inside.shape
+            area = masks[i, region.top : region.top + rows, region.left : region.left + columns]
+            area[...] = region.inside
+        return masks
+
     def select(self, keep: np.ndarray) -> Detections:
         """The detections of some indices, or of those for which bool [n] is true."""
         indices = np.arange(len(self))[keep]
@@ -110,16 +119,9 @@ class Detections:
             )
         import supervision
 
-        masks = None
-        if self.masks is not None:
-            masks = np.zeros([len(self), *self.image_size], bool)
-            for i, region in enumerate(map(self.mask, range(len(self)))):
-                rows, columns = region.inside.shape
-                area = masks[i, region.top : region.top + rows, region.left : region.left + columns]
-                area[...] = region.inside
         return supervision.Detections(
             xyxy=self.boxes[:, [1, 0, 3, 2]],
-            mask=masks,
+            mask=None if self.masks is None else self.whole_masks(),
             confidence=self.scores,
             class_id=self.classes,
             data={"class_name": np.array(self.names, str)},

@@ -6,11 +6,15 @@ import argparse
 import glob
 import os
 import sys
-from typing import Any, Sequence, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, names_of, score
+
+if TYPE_CHECKING:
+    from exporters.annotations import AnnotationWriter
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
@@ -39,10 +43,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min_score",
         dest="min_score",
         type=_threshold,
-        default=0.5,
         metavar="SCORE",
-        help="draw and write only detections of this score or more (default: %(default)s); auto: "
-        "for each class that of the best F1 in the evaluation of the exported checkpoint",
+        help="draw and write only detections of this score or more (default: 0.5, or auto with "
+        "--save_annotations); auto: for each class that of the best F1 in the evaluation of the "
+        "exported checkpoint",
+    )
+    parser.add_argument(
+        "--save_annotations",
+        choices=("coco", "pascal_voc", "yolo", "labelme", "tfrecord"),
+        metavar="FORMAT",
+        help="also write the detections as drafts of labels to annotations/ in output_dir: "
+        "%(choices)s",
     )
 
 
@@ -55,8 +66,8 @@ def _threshold(text: str) -> Union[float, str]:
 
 def run(options: argparse.Namespace) -> int:
     from estimator_det.files import ownership
-    from exporters import Detector, video
-    from exporters.detect_files import DETECTIONS_FILE, Filter
+    from exporters import Detector, annotations, video
+    from exporters.detect_files import DEFAULT_MIN_SCORE, DETECTIONS_FILE, Filter
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
 
@@ -68,9 +79,20 @@ def run(options: argparse.Namespace) -> int:
     list_images(videos)  # raises for what does not exist
     ownership.refuse_inputs(options.output_dir, filter(os.path.isdir, paths))
     files = list_images(paths, recursive=options.recursive, skipped=options.output_dir)
+    save = options.save_annotations
+    if videos and save:
+        raise UsageError(f"--save_annotations is for images; leave {videos[0]} out")
+    if options.min_score is None:
+        options.min_score = AUTO if save else DEFAULT_MIN_SCORE
     with writing.writable_folder(options.output_dir, "output_dir"):
         earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
         ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
+        folder = os.path.join(options.output_dir, annotations.FOLDER)
+        if save and os.path.exists(folder):
+            raise FileExistsError(
+                f"{folder} exists, and its labels may have been corrected; give another "
+                "--output_dir"
+            )
         detector = Detector(options.model)
         is_auto = options.min_score == AUTO
         passes = Filter(
@@ -80,7 +102,14 @@ def run(options: argparse.Namespace) -> int:
         ownership.mark(options.output_dir, "detect")
         failed = 0
         if files:
-            failed = _detect_images(detector, files, options.output_dir, passes, options.draw)
+            drafts = None
+            if save:
+                parents = [os.path.dirname(os.path.abspath(path)) for path in files]
+                make = annotations.FORMATS.get(save)
+                drafts = make(folder, os.path.commonpath(parents), detector.class_names)
+            failed = _detect_images(
+                detector, files, options.output_dir, passes, options.draw, drafts
+            )
         failed += _detect_videos(detector, videos, options.output_dir, passes)
     return console.EXIT_FAILED if failed else console.EXIT_OK
 
@@ -110,7 +139,12 @@ def _report_skipped(paths: Sequence[str], output_dir: str, recursive: bool) -> N
 
 
 def _detect_images(
-    detector: Any, files: Sequence[str], output_dir: str, passes: Any, drawing: str
+    detector: Any,
+    files: Sequence[str],
+    output_dir: str,
+    passes: Any,
+    drawing: str,
+    drafts: Optional[AnnotationWriter],
 ) -> int:
     """Prints a line for each image; returns the number of those that cannot be used."""
     from exporters.detect_files import DETECTIONS_FILE, detect_files
@@ -121,6 +155,8 @@ def _detect_images(
             failed += 1
             printing.report(result.error, sys.stderr)
             continue
+        if drafts:
+            drafts.add(result.path, result.detections)
         pairs = zip(result.detections.names, result.detections.scores)
         labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
@@ -128,6 +164,9 @@ def _detect_images(
         arrow = f" -> {result.drawing}" if result.drawing else ""
         console.print_line(f"{result.path}{size}: {detections}{arrow}")
     console.print_line(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
+    if drafts:
+        drafts.close()
+        console.print_line(f"drafts of labels: {drafts.folder}")
     return failed
 
 

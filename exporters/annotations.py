@@ -1,0 +1,194 @@
+"""Writes detections as annotations: drafts of labels for a person to correct.
+
+`convert` reads each of the formats, and annotation tools open them: docs/labelling.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, List, Mapping, Type
+from xml.etree import ElementTree
+
+import yaml
+
+from estimator_det.compat import tf
+from estimator_det.config.registry import Registry
+from estimator_det.files import atomic, image_header
+from exporters.detector import Detections
+from exporters.image_files import read_image
+from inputs.datasets import masks, writer
+
+FOLDER = "annotations"  # in the output of detect
+PRECISION = 2  # digits of a pixel
+
+
+class AnnotationWriter:
+    """Base class of the formats; each writes below a folder.
+
+    Args:
+        folder: The folder of the annotations.
+        images: The folder that contains all images; their names are relative to it.
+        class_names: Id -> name of the label map.
+    """
+
+    def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
+        self.folder, self.images, self.class_names = folder, images, dict(class_names)
+        os.makedirs(folder)
+
+    def add(self, path: str, detections: Detections) -> None:
+        """Adds an image file and its detections, which may be none."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Writes what is written once for all images."""
+
+    def name(self, path: str) -> str:
+        """The name of an image relative to the folder of all images."""
+        return os.path.relpath(path, self.images)
+
+    def write(self, path: str, suffix: str, text: str) -> None:
+        """Writes the annotations of an image to a file of its name."""
+        file = os.path.join(self.folder, os.path.splitext(self.name(path))[0] + suffix)
+        os.makedirs(os.path.dirname(file), exist_ok=True)
+        atomic.write(file, text)
+
+
+FORMATS: Registry[Type[AnnotationWriter]] = Registry("annotation format")
+
+
+@FORMATS.register("coco")
+class Coco(AnnotationWriter):
+    """One `instances.json` with boxes, masks and scores."""
+
+    def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
+        super().__init__(folder, images, class_names)
+        self._images: List[Dict[str, Any]] = []
+        self._annotations: List[Dict[str, Any]] = []
+
+    def add(self, path: str, detections: Detections) -> None:
+        number, (height, width) = len(self._images) + 1, detections.image_size
+        image = {"id": number, "file_name": self.name(path), "height": height, "width": width}
+        self._images.append(image)
+        for entry in detections.to_coco(number):
+            identity = {"id": len(self._annotations) + 1, "iscrowd": 0}
+            area = {"area": entry["bbox"][2] * entry["bbox"][3]}
+            self._annotations.append({**identity, **area, **entry})
+        self.class_names.update(zip(detections.classes.tolist(), detections.names))
+
+    def close(self) -> None:
+        names = sorted(self.class_names.items())
+        categories = [{"id": class_id, "name": name} for class_id, name in names]
+        document = {
+            "images": self._images, "annotations": self._annotations, "categories": categories,
+        }  # fmt: skip
+        atomic.write(os.path.join(self.folder, "instances.json"), json.dumps(document))
+
+
+@FORMATS.register("pascal_voc")
+class PascalVoc(AnnotationWriter):
+    """An XML file for each image, with boxes."""
+
+    def add(self, path: str, detections: Detections) -> None:
+        root = ElementTree.Element("annotation")
+        _element(root, "filename", self.name(path))
+        size = ElementTree.SubElement(root, "size")
+        for side, value in zip(("height", "width", "depth"), (*detections.image_size, 3)):
+            _element(size, side, value)
+        for name, box in zip(detections.names, detections.boxes.tolist()):
+            entry = ElementTree.SubElement(root, "object")
+            _element(entry, "name", name)
+            corners = ElementTree.SubElement(entry, "bndbox")
+            for side, value in zip(("ymin", "xmin", "ymax", "xmax"), box):
+                _element(corners, side, round(value, PRECISION))
+        ElementTree.indent(root)
+        self.write(path, ".xml", ElementTree.tostring(root, encoding="unicode") + "\n")
+
+
+def _element(parent: ElementTree.Element, name: str, value: Any) -> None:
+    ElementTree.SubElement(parent, name).text = str(value)
+
+
+@FORMATS.register("yolo")
+class Yolo(AnnotationWriter):
+    """A text file for each image with a line for each box, and the names in `data.yaml`."""
+
+    def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
+        super().__init__(folder, images, class_names)
+        self._positions = {class_id: i for i, class_id in enumerate(sorted(self.class_names))}
+
+    def add(self, path: str, detections: Detections) -> None:
+        lines = []
+        for class_id, name, box in zip(
+            detections.classes.tolist(), detections.names, detections.normalized_boxes.tolist()
+        ):
+            position = self._positions.setdefault(class_id, len(self._positions))
+            self.class_names[class_id] = name
+            top, left, bottom, right = box
+            sides = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+            lines.append(" ".join([str(position), *(f"{side:.6f}" for side in sides)]) + "\n")
+        self.write(path, ".txt", "".join(lines))
+
+    def close(self) -> None:
+        names = {i: self.class_names[class_id] for class_id, i in self._positions.items()}
+        text = yaml.safe_dump({"names": dict(sorted(names.items()))}, allow_unicode=True)
+        atomic.write(os.path.join(self.folder, "data.yaml"), text)
+
+
+@FORMATS.register("labelme")
+class Labelme(AnnotationWriter):
+    """A JSON file for each image, with rectangles."""
+
+    def add(self, path: str, detections: Detections) -> None:
+        here = os.path.dirname(os.path.join(self.folder, self.name(path)))
+        height, width = detections.image_size
+        corners = detections.boxes[:, [1, 0, 3, 2]].astype(float).round(PRECISION)
+        same = {"group_id": None, "shape_type": "rectangle", "flags": {}}
+        shapes = [
+            {"label": name, "points": points, **same}
+            for name, points in zip(detections.names, corners.reshape(-1, 2, 2).tolist())
+        ]
+        document = {
+            "version": "5.0.0",
+            "flags": {},
+            "shapes": shapes,
+            "imagePath": os.path.relpath(os.path.abspath(path), os.path.abspath(here)),
+            "imageData": None,
+            "imageHeight": height,
+            "imageWidth": width,
+        }
+        self.write(path, ".json", json.dumps(document, indent=1) + "\n")
+
+
+@FORMATS.register("tfrecord")
+class Records(AnnotationWriter):
+    """Records with boxes, masks and the scores as confidences, and their label map."""
+
+    def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
+        super().__init__(folder, images, class_names)
+        self._writer = tf.io.TFRecordWriter(os.path.join(folder, "detections.record"))
+
+    def add(self, path: str, detections: Detections) -> None:
+        with open(path, "rb") as file:
+            encoded = file.read()
+        image = read_image(path)
+        is_stored = image_header.claimed_size(encoded) == detections.image_size
+        if not image_header.format_of(encoded) or not is_stored or image.orientation > 1:
+            # A record keeps pixels as the file stores them, and cannot say how to turn them.
+            encoded = writer.encode_image(image.pixels)
+        annotations = writer.Annotations(
+            boxes=detections.normalized_boxes,
+            class_ids=detections.classes.tolist(),
+            class_names=detections.names,
+            masks=None
+            if detections.masks is None
+            else [masks.to_png(mask) for mask in detections.whole_masks()],
+            confidences=detections.scores.tolist(),
+        )
+        example = writer.make_example(encoded, annotations, filename=self.name(path))
+        self._writer.write(example.SerializeToString())
+        self.class_names.update(zip(detections.classes.tolist(), detections.names))
+
+    def close(self) -> None:
+        self._writer.close()
+        writer.write_label_map(self.class_names, os.path.join(self.folder, "label_map.pbtxt"))

@@ -1,0 +1,104 @@
+"""Drafts of labels: `convert` reads in each format what `detect` has found."""
+
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from estimator_det.compat import tf
+from estimator_det.programs import cli
+from exporters import Detector
+from exporters.annotations import FORMATS
+from inputs.datasets import masks, source
+from inputs.datasets.converters.base import open_source
+from inputs.label_map import read_label_map
+from tests.exporters.conftest import NAMES
+
+
+LEAST = "0.02"  # score
+
+
+@pytest.fixture(scope="module")
+def photos(pictures, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    (folder / "b c").mkdir()
+    Image.fromarray(pictures[0]).save(folder / "a.png")
+    Image.fromarray(pictures[1]).save(folder / "b c" / "é & ü.png")
+    return folder
+
+
+def _detect(exported, photos, output, *arguments):
+    command = ["detect", "--model", str(exported), str(photos), "--recursive", "--draw", "none"]
+    return cli.main([*command, "--output_dir", str(output), *arguments])
+
+
+def _objects(name, folder, photos):
+    """(image, class, box in pixels) that `convert` reads, in order."""
+    files = {"coco": folder / "instances.json"}
+    classes = {"yolo": str(folder / "data.yaml")}.get(name, "")
+    options = source.SourceOptions(
+        images=str(photos), annotations=str(files.get(name, folder)), classes=classes
+    )
+    return sorted(
+        (image.image, _class_name(read, each), _pixels(image, each))
+        for read in [open_source(name, options)]
+        for image in read.images
+        for each in image.objects
+    )
+
+
+def _class_name(read, annotated):
+    return annotated.class_name or read.names[annotated.class_id]
+
+
+def _pixels(image, annotated):
+    box = np.array(annotated.box or masks.polygon_extent(annotated.polygons))
+    return (box * [50, 70, 50, 70] if image.normalized else box).tolist()
+
+
+@pytest.mark.parametrize("name", ["coco", "pascal_voc", "yolo", "labelme"])
+def test_convert_reads_the_drafts(exported, photos, tmp_path, capsys, name):
+    output = tmp_path / "out"
+    assert _detect(exported, photos, output, "--threshold", LEAST, "--save_annotations", name) == 0
+    expected = sorted(
+        (str(path.relative_to(photos)), NAMES[class_id], np.round(box, 1).tolist())
+        for path in photos.rglob("*.png")
+        for found in [Detector(exported)(path).above(float(LEAST))]
+        for class_id, box in zip(found.classes, found.boxes.astype(float))
+    )
+    drafts = _objects(name, output / "annotations", photos)
+    assert len(drafts) == len(expected) > 2
+    assert [each[:2] for each in drafts] == [each[:2] for each in expected]
+    np.testing.assert_allclose(
+        [each[2] for each in drafts], [each[2] for each in expected], atol=0.11
+    )
+    # What a person may have corrected is not replaced.
+    assert _detect(exported, photos, output, "--threshold", LEAST, "--save_annotations", name) == 2
+    assert "its labels may have been corrected" in capsys.readouterr().err
+
+
+def test_records(exported, photos, tmp_path):
+    output = tmp_path / "out"
+    arguments = ("--threshold", LEAST, "--save_annotations", "tfrecord")
+    assert _detect(exported, photos, output, *arguments) == 0
+    assert read_label_map(str(output / "annotations" / "label_map.pbtxt")).names == NAMES
+    records = tf.data.TFRecordDataset(str(output / "annotations" / "detections.record"))
+    for record, name in zip(records.as_numpy_iterator(), ("a.png", "b c/é & ü.png")):
+        feature = tf.train.Example.FromString(record).features.feature
+        assert feature["image/filename"].bytes_list.value[0].decode() == name
+        found = Detector(exported)(photos / name).above(float(LEAST))
+        scores = feature["image/object/class/confidence"].float_list.value
+        np.testing.assert_allclose(scores, found.scores)
+        assert list(feature["image/object/class/label"].int64_list.value) == list(found.classes)
+
+
+def test_the_option_has_the_formats_of_the_registry(capsys):
+    assert cli.main(["detect", "--save_annotations", "none", "--model", "a", "b"]) == 2
+    choices = re.search(r"choose from (.*)\)", capsys.readouterr().err)[1]
+    assert set(choices.replace("'", "").split(", ")) == set(FORMATS)
+
+
+def test_the_threshold_is_that_of_the_evaluation(exported, photos, tmp_path, capsys):
+    assert _detect(exported, photos, tmp_path / "out", "--save_annotations", "coco") == 1
+    assert "has no thresholds" in capsys.readouterr().err
