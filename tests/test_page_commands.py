@@ -54,7 +54,7 @@ LEFT_OUT = {
     r".* --use_tpu ": "needs a TPU",
     r".* --rehearse_tpu ": "test_rehearsal.py trains with these flags",
     r"estimator-det export run --output_dir exported --format ": "needs converters",
-    r"estimator-det \S+ .* drafts": "test_annotations.py runs it",
+    r"estimator-det \S+ .* drafts": "test_label_drafts.py runs it",
     r"estimator-det serve ": "test_server.py starts it",
     r"estimator-det detect --model exported/model\.tflite ": "needs the export before it",
     r"estimator-det import --from tfjs ": "needs a published model",

@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from estimator_det.config import pipeline, problem
+from estimator_det import errors
+from estimator_det.config import pipeline
 from estimator_det.config.paths import CHECKPOINT_FIELD
 from estimator_det.programs import cli
 from estimator_det.programs.cloud import preparation, storage
@@ -219,7 +220,7 @@ def service(tmp_path, monkeypatch):
 
     def check_paths(config, *, model_dir, region):
         calls.append((model_dir, region))
-        return [] if region == "us-central1" else [problem.error("--model_dir", "is full", "go")]
+        return [] if region == "us-central1" else [errors.error("--model_dir", "is full", "go")]
 
     monkeypatch.setattr(storage, "upload", upload)
     monkeypatch.setattr(preparation, "path_problems", check_paths)

@@ -14,7 +14,7 @@ from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, names_of, score
 
 if TYPE_CHECKING:
-    from exporters.annotations import AnnotationWriter
+    from exporters.label_drafts import AnnotationWriter
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
@@ -66,7 +66,7 @@ def _threshold(text: str) -> Union[float, str]:
 
 def run(options: argparse.Namespace) -> int:
     from estimator_det.files import ownership
-    from exporters import Detector, annotations, video
+    from exporters import Detector, label_drafts, video
     from exporters.detect_files import DEFAULT_MIN_SCORE, DETECTIONS_FILE, Filter
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     with writing.writable_folder(options.output_dir, "output_dir"):
         earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
         ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
-        folder = os.path.join(options.output_dir, annotations.FOLDER)
+        folder = os.path.join(options.output_dir, label_drafts.FOLDER)
         if save and os.path.exists(folder):
             raise FileExistsError(
                 f"{folder} exists, and its labels may have been corrected; give another "
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
             drafts = None
             if save:
                 parents = [os.path.dirname(os.path.abspath(path)) for path in files]
-                make = annotations.FORMATS.get(save)
+                make = label_drafts.FORMATS.get(save)
                 drafts = make(folder, os.path.commonpath(parents), detector.class_names)
             failed = _detect_images(
                 detector, files, options.output_dir, passes, options.draw, drafts

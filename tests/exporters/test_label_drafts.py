@@ -9,12 +9,11 @@ from PIL import Image
 from estimator_det.compat import tf
 from estimator_det.programs import cli
 from exporters import Detector
-from exporters.annotations import FORMATS
+from exporters.label_drafts import FORMATS
 from inputs.datasets import masks, source
 from inputs.datasets.converters.base import open_source
 from inputs.label_map import read_label_map
 from tests.exporters.conftest import NAMES
-
 
 LEAST = "0.02"  # score
 

@@ -79,7 +79,7 @@ class Coco(AnnotationWriter):
     def close(self) -> None:
         names = sorted(self.class_names.items())
         categories = [{"id": class_id, "name": name} for class_id, name in names]
-        document = {
+        document: Dict[str, Any] = {
             "images": self._images, "annotations": self._annotations, "categories": categories,
         }  # fmt: skip
         atomic.write(os.path.join(self.folder, "instances.json"), json.dumps(document))
@@ -143,12 +143,12 @@ class Labelme(AnnotationWriter):
         here = os.path.dirname(os.path.join(self.folder, self.name(path)))
         height, width = detections.image_size
         corners = detections.boxes[:, [1, 0, 3, 2]].astype(float).round(PRECISION)
-        same = {"group_id": None, "shape_type": "rectangle", "flags": {}}
+        same: Dict[str, Any] = {"group_id": None, "shape_type": "rectangle", "flags": {}}
         shapes = [
             {"label": name, "points": points, **same}
             for name, points in zip(detections.names, corners.reshape(-1, 2, 2).tolist())
         ]
-        document = {
+        document: Dict[str, Any] = {
             "version": "5.0.0",
             "flags": {},
             "shapes": shapes,
