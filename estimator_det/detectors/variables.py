@@ -45,9 +45,10 @@ def _check_fine_tuning(config: train_pb2.TrainConfig, at: str) -> Iterator[Probl
     kind, at = config.fine_tune_checkpoint_type, f"{at}.fine_tune_checkpoint_type"
     if kind and kind not in CHECKPOINT_TYPES:
         what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
-        if kind == "fine_tune":  # the reference has it, for TensorFlow 2 alone
-            what = "is not supported yet"
-        yield error(at, f"{quoted(kind)} {what}", f"use one of {', '.join(CHECKPOINT_TYPES)}")
+        remedy = f"use one of {', '.join(CHECKPOINT_TYPES)}"
+        if kind == "fine_tune":  # in files for CenterNet that are older than 2021
+            what, remedy = "is an older name of 'detection'", f"--set {at}=detection"
+        yield error(at, f"{quoted(kind)} {what}", remedy)
     # The older field that says the same is reported among the deprecated ones.
     if config.fine_tune_checkpoint and not (kind or config.HasField("from_detection_checkpoint")):
         yield warning(at, "is not set; 'classification' is used", f"--set {at}=classification")
