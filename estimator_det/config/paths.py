@@ -13,7 +13,7 @@ from estimator_det.config.assignments import set_value
 from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
 from estimator_det.config.rules import Tpu, rules
-from estimator_det.config.text import entries, is_repeated
+from estimator_det.config.text import entries, is_repeated, nearest
 from estimator_det.console.printing import quoted
 from estimator_det.errors import Problem, error
 from estimator_det.files import is_remote
@@ -90,9 +90,12 @@ def check_paths(config: Config) -> Iterator[Problem]:
         if not _missing(path):
             continue
         if field == CHECKPOINT_FIELD:
+            folder, name = os.path.split(path)
+            indices = glob.glob(os.path.join(glob.escape(folder), "*.index"))
+            prefixes = [os.path.basename(index)[: -len(".index")] for index in sorted(indices)]
             yield error(
                 field,
-                f"there is no checkpoint {quoted(path)}",
+                f"there is no checkpoint {quoted(path)}{nearest(name, prefixes)}",
                 "give its prefix, without .index or .data-…; empty to start from scratch",
             )
         elif ".input_path[" in field:

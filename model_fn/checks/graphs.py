@@ -82,7 +82,8 @@ def check_graphs(subject: Subject) -> List[Problem]:
     if not subject.can_be_made:
         return []
     subject.graphs = examine(subject.readable, subject.label_map)
-    return subject.graphs.problems
+    reported = [each.field for each in subject.problems if each.severity == "error"]
+    return [each for each in subject.graphs.problems if each.field not in reported]
 
 
 def problem_of(reason: ConfigError) -> Problem:

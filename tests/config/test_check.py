@@ -326,7 +326,10 @@ class TestFiles:
                 "train_config.fine_tune_checkpoint_type=detection",
             ],
         )
-        assert only(check(config)).field == "train_config.fine_tune_checkpoint"
+        (folder / "model.ckpt-30.index").touch()
+        problem = only(check(config))
+        assert problem.field == "train_config.fine_tune_checkpoint"
+        assert problem.message.endswith("'model.ckpt-3'; did you mean 'model.ckpt-30'?")
         (folder / "model.ckpt-3.index").touch()
         assert check(config) == []
         (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file

@@ -68,6 +68,8 @@ def test_graphs_are_built_last(folder):
     config = make_config(folder, "same.pbtxt", "a.record", *checkpoint)
     assert errors(config, CONTENTS) == []
     assert errors(config, GRAPHS) == ["train_config.fine_tune_checkpoint"]
+    (folder / "model.ckpt.index").unlink()
+    assert errors(config, FILES) == errors(config, GRAPHS) == ["train_config.fine_tune_checkpoint"]
     assert config_check.check(make_config(folder, "same.pbtxt", "a.record"), GRAPHS).graphs
     steps = "train_config.data_augmentation_options=[{copy_paste {}}]"
     config = make_config(folder, "same.pbtxt", "a.record", steps)
