@@ -47,7 +47,7 @@ def _check_fine_tuning(config: train_pb2.TrainConfig, at: str) -> Iterator[Probl
         what = f"is not known{nearest(kind, list(CHECKPOINT_TYPES))}"
         remedy = f"use one of {', '.join(CHECKPOINT_TYPES)}"
         if kind == "fine_tune":  # in files for CenterNet that are older than 2021
-            what, remedy = "is an older name of 'detection'", f"--set {at}=detection"
+            what, remedy = "is an old name of 'detection'", f"--set {at}=detection"
         yield error(at, f"{quoted(kind)} {what}", remedy)
     # The older field that says the same is reported among the deprecated ones.
     if config.fine_tune_checkpoint and not (kind or config.HasField("from_detection_checkpoint")):

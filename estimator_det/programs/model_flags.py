@@ -58,8 +58,15 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
         "Continuous evaluation: stop after this time without a new checkpoint; default: continue "
         "until training ends.",
     ),
+    "checkpoint_every_n": (None, "Steps between checkpoints; default: 600 seconds between them."),
+    "num_workers": (1, "Always 1: TF_CONFIG describes the machines of a cluster."),
     "num_shards": (8, "TPU cores; each gets an equal part of the batch."),
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
+}
+# Names in model_main_tf2.py of the reference.
+_OTHER_NAMES = {
+    "eval_on_train_data": "eval_training_data",
+    "eval_timeout": "eval_timeout_secs",
 }
 # Required flag -> what may replace it.
 _REQUIRED = {
@@ -76,6 +83,7 @@ _UNUSED_WITHOUT_EVALUATION = (
 )
 _UNUSED_IN_EVALUATION = (
     "train_batch_size",
+    "checkpoint_every_n",
     "use_tpu",
     "rehearse_tpu",
     "eval_on_tpu",
@@ -125,6 +133,10 @@ def define_flags() -> flags.FlagValues:
         "repeated.",
         flag_values=values,
     )
+    text = "Always true: event files are written."
+    flags.DEFINE_boolean("record_summaries", True, text, flag_values=values)
+    for name, original in _OTHER_NAMES.items():
+        flags.DEFINE_alias(name, original, flag_values=values)
     for name, (choices, text) in _CHOICES.items():
         flags.DEFINE_enum(name, None, choices, text, flag_values=values)
     text = (
@@ -154,6 +166,11 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
         raise UsageError(f"unknown arguments: {' '.join(rest)}; see --help")
     if values["use_tpu"].value and values["rehearse_tpu"].value:
         raise UsageError("--use_tpu and --rehearse_tpu exclude each other: give one of them")
+    if values["num_workers"].value != 1:
+        raise UsageError(
+            "--num_workers starts no machines: describe them in the TF_CONFIG of each task, and "
+            "remove the flag; see docs/distributed.md"
+        )
     mode = values["mode"].value
     evaluates_only = values["checkpoint_dir"].value or mode == "eval"
     if values["use_tpu"].value and not evaluates_only:
@@ -181,7 +198,7 @@ def check_flags(values: flags.FlagValues, rest: List[str]) -> None:
 
 def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
     """Reports the flags that are given and have no effect on what is run."""
-    unused: Tuple[str, ...] = ()
+    unused: Tuple[str, ...] = ("record_summaries",)
     if evaluates_only:
         unused += _UNUSED_IN_EVALUATION
     if values["run_once"].value or not evaluates_only:

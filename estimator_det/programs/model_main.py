@@ -23,7 +23,7 @@ from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags
 from estimator_det.programs.verbs import evaluate
-from model_fn.runs.options import EvaluationOptions, TpuOptions, TrainOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TpuOptions, TrainOptions
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -124,6 +124,7 @@ def _train_options(flag: Dict[str, Any]) -> TrainOptions:
         )
     return TrainOptions(
         tpu=tpu,
+        checkpoints=CheckpointOptions(steps=flag["checkpoint_every_n"]),
         precision=flag["precision"],
         task_timeout_secs=flag["task_timeout_secs"],
         evaluation=EvaluationOptions(

@@ -82,7 +82,8 @@ REMEDIES: Dict[str, Dict[str, str]] = {
                 ),
                 "data dataset data_dir": _RECORDS,
                 "cfg config config_file": "give the configuration as an argument",
-                "workers num_workers": _FIELD.format("train_input_reader.num_parallel_batches", 4),
+                "workers num_workers": _FIELD.format("train_input_reader.num_parallel_batches", 4)
+                + "; describe the machines of a cluster in TF_CONFIG",
                 "cache": _FIELD.format("train_input_reader.cache", "MEMORY"),
                 "project name output output_dir out save_dir work_dir logdir log_dir": "give "
                 "--model_dir RUN",
@@ -91,6 +92,10 @@ REMEDIES: Dict[str, Dict[str, str]] = {
                 "val_interval eval_interval eval_steps": "give --eval_every_steps N",
                 "save_period save_interval save_steps": "give --save_checkpoints_steps N",
                 "hparams_overrides hparams": "change fields by --set or --config_override",
+                "eval_on_train_data eval_timeout sample_1_of_n_eval_examples "
+                "sample_1_of_n_eval_on_train_examples checkpoint_dir use_tpu record_summaries "
+                "alsologtostderr": "run python -m estimator_det.model_main, which takes the flags "
+                "of model_main.py and model_main_tf2.py",
             }
         ),
     },
@@ -115,6 +120,8 @@ REMEDIES: Dict[str, Dict[str, str]] = {
             "dynamic imgsz img img_size image_size batch batch_size": "give --input_shape B,H,W,C",
             "output out": "give --output_dir DIR",
             "device gpu": _DEVICE,
+            "centernet_include_keypoints": "remove it: an export has all outputs of its model",
+            "keypoint_label_map_path": "give --label_map_path FILE",
         }
     ),
     "detect": _named(

@@ -113,7 +113,7 @@ error | train_config.optimizer.adam_optimizer.epsilon=1 | no learning rate sched
  | train_config.optimizer.adam_optimizer.learning_rate
 error | train_config.freeze_variables=( | expression | train_config.freeze_variables[0]
 error | train_config.fine_tune_checkpoint_type=detecton | did you mean 'detection'
-error | train_config.fine_tune_checkpoint_type=fine_tune | 'fine_tune' is an older name of 'detection'
+error | train_config.fine_tune_checkpoint_type=fine_tune | 'fine_tune' is an old name of 'detection'
 error | STEPS=[{remap_labels {original_labels: 1 new_label: 9000}}]
  | 9000 is not a class of the model
  | STEPS[0].remap_labels.new_label

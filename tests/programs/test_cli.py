@@ -322,6 +322,23 @@ def test_options_leave_a_path_after_them_to_the_verb(arguments, values, tmp_path
     assert {name: getattr(parsed, name) for name in values} == values
 
 
+@pytest.mark.parametrize(
+    ("command", "values"),
+    [
+        ("train c --model_dir=r --checkpoint_every_n=7", {"save_checkpoints_steps": 7}),
+        (
+            "export --pipeline_config_path c --trained_checkpoint_dir r --output_directory e "
+            "--ssd_use_regular_nms=True --ssd_add_postprocessing_op false --max_detections 10",
+            {"trained_checkpoint_prefix": "r", "output_dir": "e", "use_regular_nms": True,
+             "add_postprocessing_op": False, "max_detections": 10},
+        ),
+    ],
+)  # fmt: skip
+def test_flags_of_programs_of_the_tf2_line_are_taken(command, values):
+    parsed = cli.make_parser().parse_args(command.split())
+    assert {name: getattr(parsed, name) for name in values} == values
+
+
 def test_calibrations_are_those_of_the_registry(capsys):
     assert set(evaluate.CALIBRATIONS) == set(calibration.FITS)
     assert cli.main(["evaluate", "--model_dir=r", "--calibrate=sigmoid"]) == 2

@@ -15,6 +15,7 @@ REFERENCE_FLAGS = """
     model_dir pipeline_config_path num_train_steps eval_training_data sample_1_of_n_eval_examples
     sample_1_of_n_eval_on_train_examples checkpoint_dir run_once max_eval_retries use_tpu tpu_name
     tpu_zone gcp_project num_shards iterations_per_loop mode train_batch_size job-dir
+    eval_on_train_data eval_timeout num_workers checkpoint_every_n record_summaries
 """
 
 
@@ -107,6 +108,11 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
         (["--use_tpu=true"], 2, "--use_tpu requires --tpu_name"),
         (["--tpu_name=t"], 2, "--tpu_name requires --use_tpu"),
         (["--use_tpu", "--rehearse_tpu"], 2, "--use_tpu and --rehearse_tpu exclude each other"),
+        (
+            ["--num_workers=2"],
+            2,
+            "--num_workers starts no machines: describe them in the TF_CONFIG",
+        ),
         (["stray"], 2, "stray"),
         (["--model_dir=m", "--pipeline_config_path=none.config"], 3, "none.config"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}"], 2, "placeholder"),
@@ -199,6 +205,10 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
     [
         (["--eval_timeout_secs=5", "--max_eval_retries=2"], ["eval_timeout_secs", "max_eval_r"]),
         (["--mode=train", "--eval_training_data"], ["eval_training_data"]),
+        (["--mode=train", "--eval_on_train_data"], ["eval_training_data"]),
+        (["--eval_timeout=5", "--norecord_summaries"], ["eval_timeout_secs", "record_summaries"]),
+        (["--checkpoint_dir=m", "--checkpoint_every_n=2"], ["checkpoint_every_n"]),
+        (["--num_workers=1", "--record_summaries", "--checkpoint_every_n=2"], []),
         (["--checkpoint_dir=m", "--train_batch_size=2", "--use_tpu"], ["train_batch", "use_tpu"]),
         (["--mode=eval", "--run_once", "--eval_timeout_secs=5"], ["eval_timeout_secs"]),
         (["--mode=eval", "--eval_timeout_secs=5", "--train_batch_size=2"], ["train_batch_size"]),
@@ -253,6 +263,13 @@ def _flags(*arguments):
     return model_flags.parse(
         ["--model_dir=run", "--pipeline_config_path=c", *arguments]
     ).flag_values_dict()
+
+
+def test_flags_of_the_tf2_line_have_the_effect_of_ours():
+    flag = _flags("--eval_on_train_data", "--checkpoint_every_n=7", "--eval_timeout=5")
+    assert flag["eval_timeout_secs"] == 5
+    options = model_main._train_options(flag)
+    assert options.evaluation.on_training_data and options.checkpoints.steps == 7
 
 
 def test_what_the_flags_say_of_a_tpu(capsys, monkeypatch):

@@ -50,9 +50,15 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
 
 
 def add_output_dir(parser: Any, text: str) -> None:
-    """`--output_dir`; its name in the reference is accepted, too, but not in the help."""
-    action = parser.add_argument("--output_dir", required=True, help=text)
-    parser._option_string_actions["--output_directory"] = action
+    """`--output_dir`, by its name in the reference, too."""
+    parser.add_argument("--output_dir", required=True, help=text)
+    accept_names(parser, {"--output_directory": "--output_dir"})
+
+
+def accept_names(parser: Any, names: Mapping[str, str]) -> None:
+    """Accepts options by their names in programs of the reference, which the help leaves out."""
+    for name, option in names.items():
+        parser._option_string_actions[name] = parser._option_string_actions[option]
 
 
 def add_change_arguments(parser: Any) -> None:

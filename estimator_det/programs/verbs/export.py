@@ -10,6 +10,7 @@ from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
+    accept_names,
     add_config_arguments,
     add_options,
     add_output_dir,
@@ -35,6 +36,12 @@ def _boolean(text: str) -> bool:
 # Fields of a configuration that an export does not use. It checks the label map when it reads it.
 _UNUSED = ("train_config", "train_input_reader", "eval_config", "eval_input_reader")
 
+# Names in export_tflite_graph_tf2.py and exporter_main_v2.py of the reference.
+_OTHER_NAMES = {
+    "--trained_checkpoint_dir": "--trained_checkpoint_prefix",
+    "--ssd_use_regular_nms": "--use_regular_nms",
+    "--ssd_add_postprocessing_op": "--add_postprocessing_op",
+}
 # Flags of the reference's exporter that describe the side inputs of context models.
 SIDE_INPUTS = {
     "side_input_shapes": "shapes with slashes between, e.g. 1,2000,2057/1, -1 for any size",
@@ -60,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_input_arguments(parser)
     _add_output_arguments(parser)
     _add_format_arguments(parser)
+    accept_names(parser, _OTHER_NAMES)
 
 
 def _add_choices(parser: Any, texts: Mapping[str, str], default: Optional[bool] = False) -> None:

@@ -16,6 +16,7 @@ from estimator_det.programs.verbs.base import (
     CONFIG_EXAMPLE,
     CONFIG_FILE,
     above_zero,
+    accept_names,
     add_config_arguments,
     add_options,
     add_verbose_argument,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save_checkpoints_secs": "seconds between checkpoints; default: 600",
     }
     add_options(parser.add_mutually_exclusive_group(), int, intervals)
+    accept_names(parser, {"--checkpoint_every_n": "--save_checkpoints_steps"})
     text = "how many of the newest checkpoints to keep; 0 for all (default: %(default)s)"
     add_options(parser, int, {"--keep_checkpoint_max": text}, default=5)
     parser.add_argument(
