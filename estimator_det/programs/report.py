@@ -191,8 +191,8 @@ def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
     kept = [prefix for prefix in prefixes if tf.io.gfile.exists(f"{prefix}.index")]
     checkpoint = kept[0] if kept else find_checkpoint(run.folder)
     with writing.writable_folder(run.folder, "folder of the run"):
-        metrics = evaluator.evaluate(run.config, run.folder, checkpoint=checkpoint)[run.reader]
-    return Evaluation(run.reader, int(metrics["global_step"]), metrics)
+        evaluations = evaluator.evaluate(run.config, run.folder, checkpoint=checkpoint)
+    return next(each for each in evaluations if each.reader == run.reader)
 
 
 def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:

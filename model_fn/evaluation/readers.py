@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, Iterator
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.config.rules import rules
 from estimator_det.console.printing import quoted
 from estimator_det.errors import ConfigError, Problem, error
-from estimator_det.protos import pipeline_pb2
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
 
 
 def named_readers(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, *, on_training_data: bool = False
-) -> Dict[str, Any]:
+) -> Dict[str, input_reader_pb2.InputReader]:
     """Evaluation readers by name, or the training reader; one without a name takes its number."""
     if on_training_data:
         return {TRAINING_DATA: pipeline_config.train_input_reader}
@@ -23,6 +23,25 @@ def named_readers(
     if not readers:
         raise ConfigError("eval_input_reader", "is missing")
     return {reader.name or str(number): reader for number, reader in enumerate(readers)}
+
+
+class Reader(NamedTuple):
+    """A reader of a configuration that is evaluated on."""
+
+    name: str  # events go to the folder eval_<name>
+    config: input_reader_pb2.InputReader
+    sample_1_of_n: Optional[int]  # None for the number in `config`
+
+
+def evaluation_readers(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    *,
+    on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
+) -> List[Reader]:
+    """The evaluation readers, or the training reader, with the part of the images to read."""
+    readers = named_readers(pipeline_config, on_training_data=on_training_data)
+    return [Reader(name, reader, sample_1_of_n) for name, reader in readers.items()]
 
 
 def evaluation_folder(model_dir: str, reader: str) -> str:

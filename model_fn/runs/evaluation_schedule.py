@@ -10,9 +10,10 @@ from typing import List, Optional
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
+from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import LINE, NOTHING, Metrics
 from model_fn.runs.context import RunContext
-from model_fn.runs.evaluator import EvaluationRun, evaluation_readers
+from model_fn.runs.evaluator import EvaluationRun
 from model_fn.runs.training_end import last_step
 
 _LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
@@ -27,13 +27,12 @@ from model_fn.checks.metric_names import check_best_metric, lower_is_better
 from model_fn.drawing import charts
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
-from model_fn.evaluation.readers import evaluation_folder, named_readers
+from model_fn.evaluation.readers import Reader, evaluation_folder, evaluation_readers
 from model_fn.evaluation.report import (
     LINE,
     NOTHING,
     TABLE,
     EvaluationProgress,
-    Metrics,
     report,
 )
 from model_fn.events import event_writer
@@ -56,25 +55,6 @@ _DATA_ERRORS = (
     tf.errors.UnavailableError,
 )
 FINAL_EXPORT = "Servo"  # folder of the last checkpoint's export, below model_dir/export
-
-
-class Reader(NamedTuple):
-    """A reader of a configuration that is evaluated on."""
-
-    name: str  # events go to the folder eval_<name>
-    config: Any  # `InputReader` proto
-    sample_1_of_n: Optional[int]  # None for what the proto says
-
-
-def evaluation_readers(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-    *,
-    on_training_data: bool = False,
-    sample_1_of_n: Optional[int] = None,
-) -> List[Reader]:
-    """Returns the evaluation readers, or the training reader; the default name is the number."""
-    readers = named_readers(pipeline_config, on_training_data=on_training_data)
-    return [Reader(name, reader, sample_1_of_n) for name, reader in readers.items()]
 
 
 class _EndPreparation(tf1.train.SessionRunHook):
@@ -222,33 +202,15 @@ def evaluate(
     *,
     checkpoint: Optional[str] = None,
     on_training_data: bool = False,
-) -> Dict[str, Metrics]:
-    """Metrics by reader's name of `evaluate_checkpoint`, which has the same arguments."""
-    evaluations = evaluate_checkpoint(
-        config, model_dir, options, checkpoint=checkpoint, on_training_data=on_training_data
-    )
-    return _metrics(evaluations)
-
-
-def evaluate_checkpoint(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
-    options: Optional[TrainOptions] = None,
-    *,
-    checkpoint: Optional[str] = None,
-    on_training_data: bool = False,
 ) -> List[Evaluation]:
-    """Evaluates one checkpoint on every evaluation reader, or on the training data.
+    """Evaluates one checkpoint on every evaluation reader, or on the training data instead.
 
-    A checkpoint that training deletes meanwhile is replaced by the last one that is there then.
+    A checkpoint that training deletes meanwhile is replaced by the newest.
 
     Args:
-        config: The configuration.
         model_dir: Folder of a run; it gets the events.
-        options: Those of the run. `evaluation.sample_1_of_n` counts here; the others are about
-            training.
-        checkpoint: A prefix, or a folder for its last checkpoint; by default that of `model_dir`.
-        on_training_data: Evaluate on the training data instead.
+        options: Options of the run; `evaluation.sample_1_of_n` alone counts here.
+        checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
 
     Raises:
         FileNotFoundError: if there is no checkpoint.
@@ -286,21 +248,7 @@ def _readers(context: RunContext, on_training_data: bool) -> List[Reader]:
     )
 
 
-def _metrics(evaluations: List[Evaluation]) -> Dict[str, Metrics]:
-    return {evaluation.reader: evaluation.metrics for evaluation in evaluations}
-
-
 def continuous_eval(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
-    options: Optional[TrainOptions] = None,
-    **arguments: Any,
-) -> Dict[str, Metrics]:
-    """Metrics by reader's name of `evaluate_continuously`, which has the same arguments."""
-    return _metrics(evaluate_continuously(config, model_dir, options, **arguments))
-
-
-def evaluate_continuously(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     options: Optional[TrainOptions] = None,
@@ -312,14 +260,14 @@ def evaluate_continuously(
 ) -> List[Evaluation]:
     """Evaluates checkpoints as they appear, until training is over.
 
+    Training is over when it says so itself, or at the step `options.num_train_steps`; without this
+    option at the configured step, unless a process still trains.
+
     Args:
-        config: The configuration.
         model_dir: Folder of a run; it gets the events.
-        options: Those of the run. Training is over when it says so itself, or at the step
-            `num_train_steps`; without this option at the configured step, unless a process still
-            trains. Of `evaluation`, the sampling, `throttle_secs` and the best checkpoints count.
+        options: Options of the run. Of `evaluation`, the sampling, `throttle_secs` and the best
+            checkpoints count.
         checkpoint_dir: By default `model_dir`.
-        on_training_data: Evaluate on the training data instead.
         max_retries: Number of evaluations that may fail on their data; negative for any number.
         timeout_secs: End after this time without a new checkpoint; by default never.
 
@@ -347,7 +295,7 @@ def follow(
     max_retries: int = 0,
     is_over: Optional[Callable[[], bool]] = None,
 ) -> List[Evaluation]:
-    """Evaluates checkpoints as `evaluate_continuously` does.
+    """Evaluates checkpoints as `continuous_eval` does.
 
     Args:
         is_over: Returns True if training is over; by default, if `end` says so.

@@ -21,6 +21,7 @@ from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
+from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import Metrics
 from model_fn.runs import roles, task_watch
 from model_fn.runs.backends.base import Backend
@@ -32,7 +33,7 @@ from model_fn.runs.backends.tpu_estimator import TpuBackend
 from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
-from model_fn.runs.evaluator import EvaluationRun, evaluation_readers, follow
+from model_fn.runs.evaluator import EvaluationRun, follow
 from model_fn.runs.options import TrainOptions, with_precision
 from model_fn.runs.task_watch import Tasks
 from model_fn.runs.training_run import running

@@ -23,7 +23,7 @@ from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator, roles, runner
-from model_fn.runs.backends import base, loop, tpu_estimator
+from model_fn.runs.backends import base, loop
 from model_fn.runs.backends.base import Training
 from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import Hook, RunContext
@@ -142,7 +142,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     without_charts(monkeypatch)
     for maker in (model_fn, loop, replica):
         monkeypatch.setattr(maker, "make_detector", FakeDetector)
-    for user in (base, best_checkpoints, evaluator, tpu_estimator):
+    for user in (base, best_checkpoints, evaluator):
         monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
 
 

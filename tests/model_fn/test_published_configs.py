@@ -48,7 +48,8 @@ def test_train_evaluate_export_detect(shared, tmp_path, name):
     config.model.ssd.num_classes = 37
     runner.train(config, model_dir, num_train_steps=2, progress=False)
     options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=10))
-    (metrics,) = evaluator.evaluate(config, model_dir, options).values()
+    (evaluation,) = evaluator.evaluate(config, model_dir, options)
+    metrics = evaluation.metrics
     assert metrics["Loss/total_loss"] > 0 and metrics["DetectionBoxes_Precision/mAP"] >= 0
     export_saved_model(config, model_dir, str(tmp_path / "exported"))
     model = tf.saved_model.load(str(tmp_path / "exported" / "saved_model"))

@@ -108,7 +108,7 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
 
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     evaluation = history.Evaluation("val", 20, {}, matches=synthetic(overconfident))
-    monkeypatch.setattr(evaluator, "evaluate_checkpoint", lambda *_, **__: [evaluation])
+    monkeypatch.setattr(evaluator, "evaluate", lambda *_, **__: [evaluation])
     monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
     (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(CONFIG))
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0

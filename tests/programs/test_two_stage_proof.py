@@ -98,7 +98,8 @@ def test_ten_images_with_masks(shared, tmp_path):
     run, exported = str(tmp_path / "run"), tmp_path / "exported"
     steps = ["--seed=1", f"--eval_every_steps={STEPS}"]
     assert cli.main(["train", str(file_name), f"--model_dir={run}", *steps]) == 0
-    (metrics,) = evaluator.evaluate(config, run).values()
+    (evaluation,) = evaluator.evaluate(config, run)
+    metrics = evaluation.metrics
     assert metrics["DetectionBoxes_Precision/mAP@.50IOU"] >= 0.9
     assert metrics["DetectionMasks_Precision/mAP@.50IOU"] >= 0.9
 

@@ -204,14 +204,14 @@ def run_evaluation(
     options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
     arguments = (config, folder, options)
     evaluate: Callable[[], List[Evaluation]] = functools.partial(
-        evaluator.evaluate_checkpoint,
+        evaluator.evaluate,
         *arguments,
         checkpoint=checkpoint,
         on_training_data=on_training_data,
     )
     if continuous:
         evaluate = functools.partial(
-            evaluator.evaluate_continuously,
+            evaluator.continuous_eval,
             *arguments,
             checkpoint_dir=checkpoint,
             on_training_data=on_training_data,

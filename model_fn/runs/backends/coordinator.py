@@ -21,12 +21,12 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Training, make_train_input_fn
-from model_fn.runs.backends.loop import Call, LoopBackend
+from model_fn.runs.backends.loop import LoopBackend, Take
 from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
 from model_fn.runs.options import STEPS_OF_WORKER
-from model_fn.runs.task_watch import Tasks, check_free
+from model_fn.runs.task_watch import Tasks, check_free, wait_for
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 from model_fn.training.step import Tensors
 
@@ -48,20 +48,24 @@ class CoordinatorBackend(LoopBackend):
         self._steps_per_call = self._loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
         self._watch = Tasks(context).watch
-        self._was_connected = False
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[Any]:
-        """Context manager: a strategy with workers; a lost parameter server begins again."""
-        if not self._was_connected:
+    def _connected(self) -> Iterator[None]:
+        """Context manager: waits for the other tasks, then has a strategy with workers.
+
+        The loss of a parameter server becomes a `SessionLostError`, after which training begins
+        again, with a new strategy.
+        """
+        if self._strategy is None:
             check_free(self._cluster)  # Later this process itself listens there.
-        self._was_connected = True
-        secs, stop = self._context.options.task_timeout_secs, self._context.stop
-        strategy = strategies.connected(self._cluster, secs, stop)
-        self._check_replicas(strategy.num_replicas_in_sync)
+        others = [*self._workers, *self._cluster.servers]
+        _LOG.info("%s waits for %s", self._cluster.task, ", ".join(map(str, others)))
         with self._watch.watching():
+            wait_for(self._cluster, others, self._context.stop)
+            self._strategy = strategies.parameter_servers(self._cluster)
+            self._check_replicas(self._strategy.num_replicas_in_sync)
             try:
-                yield strategy
+                yield
             except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
                 if not failures.names_task(error):
                     raise  # For example, an error of storage.
@@ -95,11 +99,15 @@ class CoordinatorBackend(LoopBackend):
     def train(
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
-        with self._connected() as strategy:
-            self._train(strategy, input_fn, make_hooks)
+        with self._connected():
+            super().train(input_fn, make_hooks)
         self._context.stop.raise_if_requested()
 
-    def _make_call(self, strategy: Any, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
+    def _make_call(
+        self, loop_step: LoopStep, input_fn: Callable[..., Any]
+    ) -> Tuple[Take, tf.Graph]:
+        strategy = self._strategy
+
         def worker_context(number: int, context: Any) -> Any:
             # In TensorFlow's context each worker is the only one.
             replicas = context.num_replicas_in_sync
@@ -144,7 +152,7 @@ class CoordinatorBackend(LoopBackend):
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome
 
-        return Call(take, function.graph)
+        return take, function.graph
 
     def _steps_of_workers(
         self,

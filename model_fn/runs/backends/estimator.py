@@ -41,8 +41,14 @@ class HookAdapter(tf1.train.SessionRunHook):
         self._context, self._model_fn = context, model_fn
         self._hooks = make_hooks(self)
         self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
+        self._fetches: Any = None  # once the graph is built
         self._step = 0  # after the last call
         self.session: Optional[tf1.Session] = None
+
+    def train(self, trainer: Any, input_fn: Callable[..., Any]) -> None:
+        """Trains by an Estimator, with the session hooks of users around this one."""
+        users = [hook for hook in self._context.options.hooks if not isinstance(hook, Hook)]
+        trainer.train(input_fn, hooks=[*users, self], max_steps=self._context.num_steps)
 
     @property
     def _built(self) -> BuiltTraining:
@@ -66,7 +72,6 @@ class HookAdapter(tf1.train.SessionRunHook):
 
     def begin(self) -> None:
         """Compares the graph with the checkpoint to resume from, before anything changes there."""
-        self._global_step = tf1.train.get_global_step()
         self._fetches = self._make_fetches()
         latest = tf1.train.latest_checkpoint(self._context.model_dir)
         if latest is not None and self._context.cluster.is_chief:
@@ -77,7 +82,7 @@ class HookAdapter(tf1.train.SessionRunHook):
     def _make_fetches(self) -> Any:
         step = self._train_step
         with tf.control_dependencies([step.applied.op]):
-            step_after = tf.identity(self._global_step.read_value())
+            step_after = tf.identity(tf1.train.get_global_step().read_value())
         # The same at every step: another set of fetches would make TensorFlow optimize again.
         return {
             "step": step_after,
@@ -91,7 +96,7 @@ class HookAdapter(tf1.train.SessionRunHook):
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
         if self.session is not None:  # It would read the data from their start once more.
             raise SessionLostError(VARIABLES_LOST)
-        self.session, self._step = session, int(session.run(self._global_step))
+        self.session, self._step = session, _step_in(session)
         for hook in self._hooks:
             hook.begin(self._context, self._step)
         if self._context.stop.is_requested:
@@ -137,9 +142,13 @@ class HookAdapter(tf1.train.SessionRunHook):
         return result._replace(num_taken=0, rejected=self._train_step.rejected.arrays)
 
     def end(self, session: tf1.Session) -> None:
-        step = int(session.run(self._global_step))
+        step = _step_in(session)
         for hook in self._hooks:
             hook.end(step)
+
+
+def _step_in(session: tf1.Session) -> int:
+    return int(session.run(tf1.train.get_global_step(session.graph)))
 
 
 def _floats(values: Dict[str, Any]) -> Dict[str, float]:
@@ -175,16 +184,12 @@ class EstimatorBackend(Backend):
         return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
     def train(
-        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
-    ) -> None:
-        self._train(input_fn, make_hooks)
-
-    def _train(
         self,
         input_fn: Callable[..., Any],
         make_hooks: Callable[[Training], Sequence[Hook]],
         **run_options: Any,
     ) -> None:
+        """Like the base; `run_options` are more settings of `RunConfig`."""
         context = self._context
         model_fn = create_model_fn(
             context.config, compute_dtype=network_type(context), stop=context.stop
@@ -197,12 +202,4 @@ class EstimatorBackend(Backend):
             session_config=_session_config(context.cluster),
             **run_options,
         )
-        train_by(trainer, context, input_fn, HookAdapter(context, model_fn, make_hooks))
-
-
-def train_by(
-    trainer: Any, context: RunContext, input_fn: Callable[..., Any], adapter: HookAdapter
-) -> None:
-    """Trains by an Estimator, with the session hooks of users around the adapter."""
-    users = [hook for hook in context.options.hooks if not isinstance(hook, Hook)]
-    trainer.train(input_fn, hooks=[*users, adapter], max_steps=context.num_steps)
+        HookAdapter(context, model_fn, make_hooks).train(trainer, input_fn)

@@ -15,9 +15,9 @@ from typing import (
     Dict,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Sequence,
+    Tuple,
 )
 
 import numpy as np
@@ -63,17 +63,12 @@ _LOG = logging.getLogger(__name__)
 Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
-class Call(NamedTuple):
-    """A call of the loop."""
-
-    take: Take
-    graph: tf.Graph  # graph of a step
-
-
 class LoopTraining:
     """The training of a loop.
 
     Args:
+        take: Takes the steps of a call.
+        graph: Graph of a step.
         state: Variables of the loop.
         summarize: Serialized Summary of a call's last step.
         steps_per_call: Steps between two returns to the hooks, at most.
@@ -83,14 +78,15 @@ class LoopTraining:
     def __init__(
         self,
         context: RunContext,
-        call: Call,
+        take: Take,
+        graph: tf.Graph,
         state: LoopState,
         summarize: Callable[[Outcome], bytes],
         *,
         steps_per_call: int,
         agrees: bool,
     ) -> None:
-        self._context, self._call, self._state = context, call, state
+        self._context, self._take_steps, self._graph, self._state = context, take, graph, state
         self._summarize, self._steps_per_call, self._agrees = summarize, steps_per_call, agrees
         self._has_agreed = False  # that the run stops, with the other workers
         self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
@@ -109,7 +105,7 @@ class LoopTraining:
         return self._state.trained_names
 
     def graph_def(self) -> Any:
-        return self._call.graph.as_graph_def(add_shapes=True)
+        return self._graph.as_graph_def(add_shapes=True)
 
     def run(self, hooks: Sequence[Hook], step: int) -> int:
         """Calls until the last step, the end of the data, or a stop; returns the step there."""
@@ -140,7 +136,7 @@ class LoopTraining:
         stop, last = self._context.stop, self._context.num_steps
         num_steps = min([*ends, *([] if last is None else [last])]) - step
         try:
-            outcome = self._call.take(num_steps, (stop.is_requested, stop.cause is not None))
+            outcome = self._take_steps(num_steps, (stop.is_requested, stop.cause is not None))
         except tf.errors.OutOfRangeError:
             _LOG.info("The data ended after step %d", step)
             return None
@@ -246,28 +242,21 @@ class LoopBackend(Backend):
     def train(
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
-        self._train(self._strategy, input_fn, make_hooks)
-
-    def _train(
-        self,
-        strategy: Any,
-        input_fn: Callable[..., Any],
-        make_hooks: Callable[[Training], Sequence[Hook]],
-    ) -> None:
         context = self._context
         with self._explaining_lost_workers():
             loop_step = LoopStep(
-                strategy,
+                self._strategy,
                 context.config,
                 num_parts=self._loop.accumulate_steps,
                 compute_dtype=network_type(context),
                 jit_compile=self._loop.jit_compile,
             )
-            call = self._make_call(strategy, loop_step, input_fn)
+            take, graph = self._make_call(loop_step, input_fn)
             start(loop_step.state, context, has_copies=self._has_workers)
             training = LoopTraining(
                 context,
-                call,
+                take,
+                graph,
                 loop_step.state,
                 LoopSummary(context.config.train_input_reader, loop_step),
                 steps_per_call=self._steps_per_call,
@@ -278,8 +267,10 @@ class LoopBackend(Backend):
         for hook in hooks:  # Other workers may leave.
             hook.end(step)
 
-    def _make_call(self, strategy: Any, loop_step: LoopStep, input_fn: Callable[..., Any]) -> Call:
-        """Builds the variables, and what a call of the loop executes."""
+    def _make_call(
+        self, loop_step: LoopStep, input_fn: Callable[..., Any]
+    ) -> Tuple[Take, tf.Graph]:
+        """Builds the variables; returns the function of a call, and the graph of a step."""
         # Texts, such as names of images, cannot go to a GPU.
         host_options = tf.distribute.InputOptions(experimental_fetch_to_device=False)
 
@@ -291,7 +282,7 @@ class LoopBackend(Backend):
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             return dataset.apply(endless)
 
-        distributed = strategy.distribute_datasets_from_function(worker_dataset, host_options)
+        distributed = self._strategy.distribute_datasets_from_function(worker_dataset, host_options)
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
@@ -305,7 +296,7 @@ class LoopBackend(Backend):
             stop_values = tf.constant([float(each) for each in stops])
             return function(iterator, tf.constant(num_steps), stop_values)
 
-        return Call(take, function.graph)
+        return take, function.graph
 
 
 def _for_tpu(context: RunContext, loop: LoopOptions, num_cores: int) -> RunContext:

@@ -58,11 +58,15 @@ class ParameterServerBackend(EstimatorBackend):
         return input_fn
 
     def train(
-        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
+        self,
+        input_fn: Callable[..., Any],
+        make_hooks: Callable[[Training], Sequence[Hook]],
+        **run_options: Any,
     ) -> None:
         tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
-        # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
-        options = {} if is_chief else {"session_creation_timeout_secs": 1}
+        if not is_chief:
+            # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
+            run_options["session_creation_timeout_secs"] = 1
         with tasks.watch.watching():
             assert tasks.server
             task_watch.wait_for(self._cluster, self._cluster.servers, stop)
@@ -71,7 +75,7 @@ class ParameterServerBackend(EstimatorBackend):
                 if stop.is_requested:
                     return
             try:
-                self._train(input_fn, make_hooks, **options)
+                super().train(input_fn, make_hooks, **run_options)
             except tf.errors.DeadlineExceededError as error:
                 if not failures.lacks_variables(error):
                     raise

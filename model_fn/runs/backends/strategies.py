@@ -8,9 +8,8 @@ import logging
 from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
-from estimator_det.console.signals import Stop, handlers_kept
+from estimator_det.console.signals import handlers_kept
 from estimator_det.errors import NoTpuError, RunError
-from model_fn.runs import cluster
 from model_fn.runs.backends import workers
 from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
@@ -21,7 +20,7 @@ from model_fn.runs.options import (
     TPU,
     LoopOptions,
 )
-from model_fn.runs.task_watch import TaskWatch, is_listening, wait_for
+from model_fn.runs.task_watch import is_listening
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,13 +54,10 @@ def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> Loo
     """The options with the strategy made; workers wait here for each other.
 
     Programs call this before anything else uses TensorFlow, whose devices cannot be set up later.
-    An evaluator, which is not part of a strategy, has none. That of parameter servers is made
-    later, by `connected`.
+    An evaluator is not part of a strategy. A strategy of parameter servers is made later, and again
+    if the variables are lost.
     """
-    if loop.distribution is not None or members.is_evaluator:
-        return loop
-    # Made by `connected`, which may have to make it again during a run.
-    if loop.strategy == PARAMETER_SERVER:
+    if loop.distribution is not None or members.is_evaluator or loop.strategy == PARAMETER_SERVER:
         return loop
     if loop.strategy == MULTI_WORKER:
         distribution = _multi_worker(members, task_timeout_secs)
@@ -106,19 +102,11 @@ def _resolver(members: Cluster, **options: Any) -> Any:
     )
 
 
-def connected(members: Cluster, task_timeout_secs: float, stop: Stop) -> Any:
-    """A strategy of parameter servers; the servers and workers are waited for.
-
-    It may be made again where the parameter servers have lost the variables of an earlier one.
-    """
-    others = [*members.tasks(cluster.WORKER), *members.servers]
-    watch = TaskWatch(members, others, task_timeout_secs, stop)
-    _LOG.info("%s waits for %s", members.task, ", ".join(map(str, others)))
-    with watch.watching():
-        wait_for(members, others, stop)
-        # TensorFlow's coordination service installs a SIGTERM handler of its own.
-        with handlers_kept():
-            return tf.distribute.ParameterServerStrategy(_resolver(members))
+def parameter_servers(members: Cluster) -> Any:
+    """A strategy of parameter servers, once they and the workers listen."""
+    # TensorFlow's coordination service installs a SIGTERM handler of its own.
+    with handlers_kept():
+        return tf.distribute.ParameterServerStrategy(_resolver(members))
 
 
 def _tpu(loop: LoopOptions) -> Any:

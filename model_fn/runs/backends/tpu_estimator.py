@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
-from estimator_det.detectors.base import make_preprocessor
 from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError
 from estimator_det.protos import pipeline_pb2
-from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
+from inputs.records.cursor import DataCursor
 from model_fn.model_fn import ModelFn, create_model_fn
 from model_fn.runs import progress, roles
 from model_fn.runs.backends import strategies
-from model_fn.runs.backends.base import Backend, Training
-from model_fn.runs.backends.estimator import HookAdapter, train_by
+from model_fn.runs.backends.base import Backend, Training, make_train_input_fn
+from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import TpuOptions, static_batches
@@ -139,7 +138,7 @@ def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext
     return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
 
 
-class TpuAdapter(HookAdapter):
+class _TpuAdapter(HookAdapter):
     """Calls hooks after each loop on the TPU; in a rehearsal, after each step.
 
     The scalars are those of the last step that arrived at the host.
@@ -165,15 +164,14 @@ class TpuAdapter(HookAdapter):
 
     def _make_fetches(self) -> Any:
         self._restore_loops()
-        self._values = self._host_values.variable().read_value()
-        return None
+        return [tf1.train.get_global_step(), self._host_values.variable().read_value()]
 
     def _arguments(self) -> Any:
         return None
 
     def _result(self, results: Any) -> StepResult:
         assert self.session is not None
-        step, values = self.session.run([self._global_step, self._values])
+        step, values = self.session.run(self._fetches)
         return StepResult(int(step), int(step) - self._step, self._host_values.scalars(values))
 
 
@@ -214,19 +212,16 @@ class TpuBackend(Backend):
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
         del cursors
-        config = static_batches(self._context.config)
-        return make_tpu_input_fn(
-            input_pipeline.create_train_input_fn(
-                config,
-                make_preprocessor(config.model),
-                seed=derived_seed(self._context.options.seed, FROM_STEP, first_step),
-                fault_log=fault_log,
-                cursor=None,
-                runs_elsewhere=not self._tpu.has_local_files,
-                first_step=first_step,
-                images_per_step=config.train_config.batch_size,
-            )
+        context = dataclasses.replace(self._context, config=static_batches(self._context.config))
+        input_fn = make_train_input_fn(
+            context,
+            None,
+            first_step,
+            fault_log,
+            runs_elsewhere=not self._tpu.has_local_files,
+            images_per_step=context.config.train_config.batch_size,
         )
+        return make_tpu_input_fn(input_fn)
 
     def train(
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
@@ -237,5 +232,5 @@ class TpuBackend(Backend):
             model_fn, context.config, context.model_dir, tpu=self._tpu, seed=context.options.seed
         )
         # Evaluations during the training build graphs with functional loops.
-        adapter = TpuAdapter(context, model_fn, make_hooks, self._functional_loops.close)
-        train_by(trainer, context, input_fn, adapter)
+        adapter = _TpuAdapter(context, model_fn, make_hooks, self._functional_loops.close)
+        adapter.train(trainer, input_fn)

@@ -63,7 +63,7 @@ def test_evaluates_by_steps_and_stops_early(readers, tmp_path):
     last = evaluator.continuous_eval(
         config, model_dir, TrainOptions(evaluation=EvaluationOptions(throttle_secs=0))
     )
-    assert last["0"]["global_step"] == steps[-1]
+    assert last[0].step == steps[-1]
     # A resumed run remembers that its patience is at an end; with more it goes on.
     assert train(evaluating) == {}
     more = dataclasses.replace(evaluating, patience=3)

@@ -63,15 +63,15 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
         evaluator.evaluate(config, model_dir)
     estimated = make_estimator(create_model_fn(config), model_dir, save_checkpoints_steps=2)
     estimated.train(fake.train_input_fn, max_steps=4)
-    plain = evaluator.evaluate(config, model_dir)["0"]
+    plain = evaluator.evaluate(config, model_dir)[0].metrics
     assert plain["global_step"] == 4
     assert "DetectionBoxes_Recall/AR@100" in plain
 
     config.eval_config.use_moving_averages = True
-    averaged = evaluator.evaluate(config, str(tmp_path / "other"), checkpoint=model_dir)["0"]
+    averaged = evaluator.evaluate(config, str(tmp_path / "other"), checkpoint=model_dir)[0].metrics
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
-    (first,) = evaluator.evaluate_checkpoint(
+    (first,) = evaluator.evaluate(
         config, model_dir, checkpoint=f"{model_dir}/model.ckpt-2", on_training_data=True
     )
     assert (first.reader, first.step, first.metrics["global_step"]) == ("training_data", 2, 2)
@@ -81,10 +81,10 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
     last = evaluator.continuous_eval(config, model_dir, AT_ONCE)
-    assert last["0"]["global_step"] == 4
+    assert last[0].step == 4
     longer = dataclasses.replace(AT_ONCE, num_train_steps=9)
     last = evaluator.continuous_eval(config, model_dir, longer, timeout_secs=0.1)
-    assert last["0"]["global_step"] == 4
+    assert last[0].step == 4
 
 
 def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, capsys):
@@ -120,7 +120,7 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     with pytest.raises(DamagedCheckpointsError, match="give another one"):
         evaluator.evaluate(config, str(tmp_path))
     options = dataclasses.replace(AT_ONCE, num_train_steps=4)
-    assert evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1) == {}
+    assert evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1) == []
     assert "model.ckpt-4 is not evaluated" in caplog.text
     # Training resumes from the one before, and saves the step anew, which is found to be new.
     appearing = evaluator._appearing(str(tmp_path), 0, 0.1, lambda: False)
@@ -129,7 +129,7 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     assert next(appearing).endswith("-4")
     assert list(appearing) == []
     last = evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1)
-    assert last["0"]["global_step"] == 4
+    assert last[0].step == 4
 
 
 class _DeleteBeforeRestore(tf1.train.SessionRunHook):
@@ -167,14 +167,14 @@ def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, mo
 
     monkeypatch.setattr(evaluator.EvaluationRun, "evaluate_on", delete_first)
     name_latest()
-    assert evaluator.evaluate(config, model_dir)["0"]["global_step"] == 2
+    assert evaluator.evaluate(config, model_dir)[0].step == 2
     assert "model.ckpt-1 was deleted before it was read" in caplog.text
     left.remove(2)
     name_latest()
     last = evaluator.continuous_eval(
         config, model_dir, dataclasses.replace(AT_ONCE, num_train_steps=4)
     )
-    assert last["0"]["global_step"] == 4
+    assert last[0].step == 4
     assert "model.ckpt-3 was deleted before it was read" in caplog.text
     # A prefix names one checkpoint, and a training has read its step already.
     with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
@@ -227,7 +227,7 @@ def test_continuous_eval_retries(readers, monkeypatch, error):
     with pytest.raises(error, match="bad record"):
         evaluator.continuous_eval(config, "folder", max_retries=1)
     assert calls == ["a", "b"]
-    assert evaluator.continuous_eval(config, "folder", max_retries=-1) == {}
+    assert evaluator.continuous_eval(config, "folder", max_retries=-1) == []
 
 
 def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path, monkeypatch):

@@ -115,7 +115,7 @@ def test_an_error_of_a_hook_is_no_lost_machine(members, monkeypatch, tmp_path):
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
     with raises, explain_lost_workers(members("chief", 0), 60):
-        context, nothing = fake.run_context(tmp_path), [None] * 3
+        context, nothing = fake.run_context(tmp_path), [None] * 4
         training = LoopTraining(context, *nothing, steps_per_call=1, agrees=False)
         training.run([Saving()], 0)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")

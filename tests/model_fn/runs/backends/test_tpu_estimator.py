@@ -17,6 +17,7 @@ from estimator_det.errors import ConfigError, NotFiniteLossError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn import model_fn
+from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import scalars
 from model_fn.runs import evaluator, progress
 from model_fn.runs.backends import tpu_estimator as tpu
@@ -131,7 +132,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path, monkeypatch):
     monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_: _input_fn)
     on_tpu = dataclasses.replace(REHEARSAL, evaluates=True)
     context = fake.run_context(tmp_path, config, tpu=on_tpu)
-    run = evaluator.EvaluationRun(context, evaluator.evaluation_readers(config))
+    run = evaluator.EvaluationRun(context, evaluation_readers(config))
     (evaluation,) = run.evaluate(tf1.train.latest_checkpoint(str(tmp_path)))
     metrics = evaluation.metrics
     counts = json.loads((tmp_path / "eval_0" / "details-2.json").read_text())["counts"]
