@@ -147,7 +147,7 @@ def to_dictionary(report: DataReport) -> Dict[str, Any]:
                 }
                 for (kind, action), entries in entries_by_kind(scan).items()
             ],
-            "mend": settings._asdict() if (settings := repair(scan)) is not None else None,
+            "repair": settings._asdict() if (settings := repair(scan)) is not None else None,
             **tables.to_dictionary(report.tallies[scan.reader], report.names),
         }
     return {

@@ -16,7 +16,7 @@ from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import files_of, unknown_class_names
 from inputs.decoding.hierarchy import make_hierarchy
 from inputs.label_map import LabelMap
-from model_fn.checks.subject import CheckedReader, Subject
+from model_fn.checks.subject import CheckedConfig, CheckedReader
 
 RENUMBER = "number the classes from 1 without gaps, in the label map and in the records"
 _FILES_AT_ONCE = 16
@@ -24,7 +24,7 @@ _CLASSES_SHOWN = 5
 _MOST_CLASSES = most(ssd_pb2.Ssd, "num_classes")
 
 
-def check_label_maps(subject: Subject) -> Iterator[Problem]:
+def check_label_maps(subject: CheckedConfig) -> Iterator[Problem]:
     """Problems of label maps with a sample of their records; of the others, with the model."""
     others = []
     for reader in subject.readers:
@@ -79,7 +79,7 @@ def named_classes(ids: Iterable[int], label_map: LabelMap) -> str:
     return listed((f"{quoted(label_map.names[i])} (id {i})" for i in ids), _CLASSES_SHOWN)
 
 
-def check_hierarchies(subject: Subject) -> Iterator[Problem]:
+def check_hierarchies(subject: CheckedConfig) -> Iterator[Problem]:
     """Problems of the local label hierarchies that readers use with a readable label map."""
     for reader in subject.readers:
         path = reader.config.label_hierarchy_path
@@ -115,7 +115,7 @@ def _problem_of_sample(reader: CheckedReader) -> Optional[Problem]:
     return None
 
 
-def check_files(subject: Subject) -> List[Problem]:
+def check_files(subject: CheckedConfig) -> List[Problem]:
     """Errors for files that cannot be read, remote ones (gs://…) included.
 
     Missing local files, and the contents of label maps, are left to other checks.

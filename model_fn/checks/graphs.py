@@ -18,7 +18,7 @@ from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
 from model_fn.checks.memory import Memory, training_memory
-from model_fn.checks.subject import Subject
+from model_fn.checks.subject import CheckedConfig
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics.base import METRICS, make_metrics
 from model_fn.model_fn import create_model_fn
@@ -64,7 +64,7 @@ def examine(
     return graphs
 
 
-def check_metrics(subject: Subject) -> List[Problem]:
+def check_metrics(subject: CheckedConfig) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of evaluations."""
     config = without_files(subject.readable, subject.label_map)
     problems: List[Problem] = []
@@ -77,7 +77,7 @@ def check_metrics(subject: Subject) -> List[Problem]:
     return problems
 
 
-def check_graphs(subject: Subject) -> List[Problem]:
+def check_graphs(subject: CheckedConfig) -> List[Problem]:
     """Problems of the graphs of a run, which the `subject` has afterwards."""
     if not subject.can_be_made:
         return []

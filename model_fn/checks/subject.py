@@ -48,7 +48,7 @@ def read_label_maps(
 
 
 @dataclasses.dataclass
-class Subject:
+class CheckedConfig:
     """A configuration under check."""
 
     config: pipeline_pb2.TrainEvalPipelineConfig
@@ -84,7 +84,7 @@ def read_subject(
     *,
     reads_all: bool = True,
     targets_tpu: bool = False,
-) -> Subject:
+) -> CheckedConfig:
     """Reads the label maps that a `TrainEvalPipelineConfig` names.
 
     With `targets_tpu`, paths that are placeholders are left out of what is read and built, because
@@ -92,4 +92,4 @@ def read_subject(
     """
     readable = without_placeholders(config) if targets_tpu else config
     table = read_label_maps(readers(readable), with_remote=reads_all)
-    return Subject(config, readable, table, reads_all, problems)
+    return CheckedConfig(config, readable, table, reads_all, problems)

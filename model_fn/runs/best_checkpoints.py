@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import os
-import tempfile
 from typing import Any, Callable, Dict, List, Optional
 
 from estimator_det.compat import tf
@@ -22,7 +21,7 @@ from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.history import Evaluation, is_better
 from model_fn.runs.context import RunContext
-from model_fn.serving import saved_model
+from model_fn.serving import saved_model, versions
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +29,6 @@ BEST_FOLDER = "best"
 BEST_FILE = "best.json"
 BEST_EXPORT = "best"
 _ENTRY = ("step", "value", "checkpoint")
-_KEPT_EXPORTS = 2  # A server may still load the one before the newest.
 
 
 class BestCheckpoints:
@@ -103,12 +101,7 @@ class BestCheckpoints:
 
 def export_best(context: RunContext, estimator: Any, checkpoint: str) -> None:
     """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
-    folder = os.path.dirname(export(context, estimator, BEST_EXPORT, checkpoint))
-    names = [name.rstrip("/") for name in tf.io.gfile.listdir(folder)]
-    versions = sorted((name for name in names if name.isdecimal()), key=int)
-    for name in names:
-        if name in versions[:-_KEPT_EXPORTS] or name.startswith(saved_model.UNFINISHED):
-            tf.io.gfile.rmtree(os.path.join(folder, name))
+    versions.delete_old(os.path.dirname(export(context, estimator, BEST_EXPORT, checkpoint)))
 
 
 def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[str] = None) -> str:
@@ -120,33 +113,15 @@ def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[
         estimator: An Estimator of the run.
         checkpoint: By default the last one of the run.
     """
-    pipeline_config, model_dir = context.config, context.model_dir
+    config, model_dir = context.config, context.model_dir
     prefix = checkpoint or find_checkpoint(model_dir)
-    label_map = saved_model.find_readable_label_map(pipeline_config)
-    thresholds = score_thresholds.find_usable(pipeline_config, prefix, model_dir)
-    extra = {os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None
-    channels = serving.additional_channels(pipeline_config)
-    make_receiver = serving.create_predict_input_fn(
-        pipeline_config, make_preprocessor(pipeline_config.model)
+    thresholds = score_thresholds.find_usable(config, prefix, model_dir)
+    return versions.add(
+        os.path.join(model_dir, "export", name),
+        estimator,
+        serving.create_predict_input_fn(config, make_preprocessor(config.model)),
+        checkpoint,
+        label_map=saved_model.find_readable_label_map(config),
+        assets={os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None,
+        num_additional_channels=serving.additional_channels(config),
     )
-
-    def receiver() -> Any:
-        # Called within the graph that is exported, which is where assets are entered.
-        if label_map is not None:
-            saved_model.add_label_map(label_map)
-        return make_receiver()
-
-    folder = os.path.join(model_dir, "export", name)
-    with tempfile.TemporaryDirectory() as with_variables:
-        exported = tf.compat.as_str(
-            estimator.export_saved_model(
-                with_variables, receiver, checkpoint_path=checkpoint, assets_extra=extra
-            )
-        )
-        seconds = int(os.path.basename(exported.rstrip("/")))
-        names = tf.io.gfile.listdir(folder) if tf.io.gfile.isdir(folder) else []
-        versions = [int(name.rstrip("/")) for name in names if name.rstrip("/").isdecimal()]
-        # A server loads the highest number: an export in the second of another one follows it.
-        path = os.path.join(folder, str(max([seconds, *(number + 1 for number in versions)])))
-        saved_model.rewrite_as_constants(exported, path, label_map, channels)
-    return path

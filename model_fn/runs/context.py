@@ -25,7 +25,8 @@ class StepResult(NamedTuple):
     scalars: Mapping[str, float]  # losses, LEARNING_RATE, GRADIENT_NORM of the last step
     checks: Mapping[str, float] = _NOTHING  # more numbers that must be finite
     input_wait: Optional[float] = None  # seconds that the steps waited for their batches
-    positions: Sequence[Mapping[str, np.ndarray]] = ()  # one for each reader: step.POSITION
+    # For each reader, STREAM_INDEX and AUGMENTATION_SEED of the images that the steps used.
+    positions: Sequence[Mapping[str, np.ndarray]] = ()
     rejected: Mapping[str, np.ndarray] = _NOTHING  # batch of a step that was not finite; else empty
     summary: bytes = b""  # serialized Summary for TensorBoard; empty unless one is due
 

@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 class EvaluationSchedule:
     """Evaluates checkpoints as they are saved, or when it is time, keeps the best, and exports.
 
-    The training session waits meanwhile, and keeps its graph and its position in the data. What
-    training starts from is not evaluated; the last checkpoint always is. The first reader decides
-    which checkpoint is best and when to stop.
+    The training session waits meanwhile, and keeps its graph and its position in the data. The
+    checkpoint that training starts from is not evaluated; the last one always is. The first reader
+    decides which checkpoint is best and when to stop.
     """
 
     def __init__(self, context: RunContext) -> None:

@@ -86,6 +86,7 @@ class EvaluationRun:
 
     def __init__(self, context: RunContext, readers: List[Reader], *, shown: str = LINE) -> None:
         self._context, self._readers, self._shown = context, readers, shown
+        self.stop = context.stop
         tpu = context.options.tpu
         self._steps: Optional[int] = None  # all batches
         if tpu is not None and tpu.evaluates:
@@ -293,17 +294,16 @@ def follow(
     min_interval_secs: float,
     timeout_secs: Optional[float] = None,
     max_retries: int = 0,
-    is_over: Optional[Callable[[], bool]] = None,
 ) -> List[Evaluation]:
-    """Evaluates checkpoints as `continuous_eval` does.
-
-    Args:
-        is_over: Returns True if training is over; by default, if `end` says so.
-    """
+    """Evaluates checkpoints as `continuous_eval` does, until `end` or the run's `Stop`."""
     refuse_model(checkpoint_dir)
     latest: List[Evaluation] = []
     failures = 0
-    is_over = is_over or end.is_reached
+
+    def is_over() -> bool:
+        run.stop.raise_if_requested()
+        return run.stop.is_requested or end.is_reached()
+
     for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
         try:
             evaluations = run.evaluate(checkpoint)

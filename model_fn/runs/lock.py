@@ -6,8 +6,8 @@ file systems that carry locks, such as NFS, hold them between hosts.
 
 Elsewhere, as in object stores (gs://, s3://), the file is a lease. Its holder rewrites it every
 BEAT_SECS, with a count. A process that sees the same count for LEASE_SECS, by its own clock, takes
-the lease over; process ids say nothing, since containers of one host name have their own. A holder
-that was suspended for so long finds out before it writes a checkpoint.
+the lease over. Process ids say nothing, because containers of one host name have their own. A
+holder that was suspended for longer notices it before it writes a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import errno
 import fcntl
 import json
 import logging
-import math
 import os
 import socket
 import threading
@@ -125,7 +124,6 @@ class _Lease:
     def __init__(self, path: str) -> None:
         self._path = path
         self._record = {**_owner(), "lease": uuid.uuid4().hex, "beat": 0}
-        self._written_at = -math.inf
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="training lock", daemon=True)
 
@@ -139,21 +137,11 @@ class _Lease:
         self._thread.start()
 
     def check(self) -> None:
-        """Checks that this process holds the lease.
-
-        While nobody can have taken the lease over yet, a file that cannot be read stops nothing.
-        """
+        """Checks that no other process has taken the lease over."""
         try:
             self._check_holder()
         except tf.errors.OpError as error:
-            secs = time.monotonic() - self._written_at
-            if secs >= LEASE_SECS:
-                raise FolderInUseError(
-                    f"{self._path} cannot be read, and was not renewed for {secs:.0f} s: "
-                    f"{error.message}. Another process may train in {os.path.dirname(self._path)} "
-                    "by now, so nothing is saved. Run the same command again when the storage "
-                    "answers"
-                ) from error
+            # If the storage does not answer for long, nothing can be saved either.
             _LOG.warning("%s could not be read: %s", self._path, error.message)
 
     def release(self) -> None:
@@ -192,10 +180,7 @@ class _Lease:
             return None
 
     def _write(self) -> None:
-        # Taken before the write, which may be slow: the lease must not look younger than it is.
-        started = time.monotonic()
         files.write_text(self._path, json.dumps(self._record) + "\n")
-        self._written_at = started
 
     def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECS):

@@ -18,6 +18,7 @@ MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
 
 STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER, TPU)
 MULTI_MACHINE_STRATEGIES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
+TPU_FIELDS = ("tpu_name", "tpu_zone", "gcp_project")
 PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
 
 STEPS_OF_WORKER = 16  # between two returns to the hooks
@@ -33,10 +34,9 @@ def _check_at_least(minimum: int, options: Any, *fields: str) -> None:
             raise ConfigError(field, f"is {value}", f"give {minimum} or more")
 
 
-def _check_one(options: Any, *fields: str) -> None:
-    """Refuses values for more than one of the fields."""
-    values = {field: getattr(options, field) for field in fields}
-    if all(value is not None for value in values.values()):
+def _check_exclusive(options: Any, first: str, second: str) -> None:
+    values = {field: getattr(options, field) for field in (first, second)}
+    if None not in values.values():
         text = " and ".join(f"{field} {value}" for field, value in values.items())
         raise ConfigError(None, f"{text} exclude each other", "give one of them")
 
@@ -46,6 +46,24 @@ def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
     value = getattr(options, field)
     if value not in (*allowed, None):
         raise ConfigError(field, f"is {value!r}", f"give one of {', '.join(allowed)}")
+
+
+# Options, the strategies that have no use for them, and why.
+_UNUSABLE = (
+    *((field, (NONE, MIRRORED, *MULTI_MACHINE_STRATEGIES), "has no TPU") for field in TPU_FIELDS),
+    (
+        "num_replicas",
+        MULTI_MACHINE_STRATEGIES,
+        "takes all GPUs of each machine that CUDA_VISIBLE_DEVICES allows, or its CPU",
+    ),
+    ("num_replicas", (TPU,), "takes all cores of the TPU"),
+    (
+        "jit_compile",
+        (PARAMETER_SERVER,),
+        "has variables on other machines, which functions of XLA cannot read",
+    ),
+    ("jit_compile", (TPU,), "always compiles"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,53 +90,25 @@ class LoopOptions:
     def __post_init__(self) -> None:
         _check_choice(self, "strategy", STRATEGIES)
         _check_at_least(1, self, "num_replicas", "accumulate_steps", "steps_per_call")
-        if self.strategy in MULTI_MACHINE_STRATEGIES and self.num_replicas is not None:
-            raise ConfigError(
-                "num_replicas",
-                f"is {self.num_replicas}, and strategy {self.strategy!r} takes all GPUs "
-                "of each machine, or its CPU",
-                "Leave it out, or set CUDA_VISIBLE_DEVICES",
-            )
-        self._check_tpu()
-        if self.strategy == PARAMETER_SERVER and self.jit_compile:
-            raise ConfigError(
-                "jit_compile",
-                "functions of XLA cannot read variables of another machine, as those of "
-                f"strategy {PARAMETER_SERVER!r} are",
-                f"Leave it out, or use strategy {MULTI_WORKER!r}",
-            )
+        for field, strategies, reason in _UNUSABLE:
+            value = getattr(self, field)
+            if value and self.strategy in strategies:
+                what = f"is {value}, and strategy {self.strategy!r} {reason}"
+                raise ConfigError(field, what, "Leave it out")
         if self.strategy == NONE and self.num_replicas not in (None, 1):
-            raise ConfigError(
-                "num_replicas",
-                f"is {self.num_replicas}, and strategy {NONE!r} has one",
-                f"give strategy {MIRRORED!r}",
-            )
-
-    def _check_tpu(self) -> None:
-        if self.strategy != TPU:
-            for field in ("tpu_name", "tpu_zone", "gcp_project"):
-                if getattr(self, field) is not None:
-                    raise ConfigError(field, f"is for strategy {TPU!r}", "leave it out")
-            return
-        if not self.tpu_name:
+            what = f"is {self.num_replicas}, and strategy {NONE!r} has one"
+            raise ConfigError("num_replicas", what, f"give strategy {MIRRORED!r}")
+        if self.strategy == TPU and not self.tpu_name:
             raise ConfigError(
                 None,
-                f"strategy {TPU!r} needs tpu_name: that of a Cloud TPU, {LOCAL!r} on the "
-                "TPU's own machine, or an address such as grpc://10.0.0.2:8470",
+                f"strategy {TPU!r} needs tpu_name: the name of a Cloud TPU, {LOCAL!r} on the TPU's "
+                "own machine, or an address such as grpc://10.0.0.2:8470",
             )
-        for field in ("tpu_zone", "gcp_project"):
-            if getattr(self, field) and (self.tpu_name == LOCAL or "://" in self.tpu_name):
-                raise ConfigError(
-                    field, f"is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
-                )
-        if self.num_replicas is not None:
-            raise ConfigError(
-                "num_replicas",
-                f"is {self.num_replicas}, and strategy {TPU!r} takes all cores of the TPU",
-                "Leave it out",
-            )
-        if self.jit_compile:
-            raise ConfigError("jit_compile", f"strategy {TPU!r} always compiles", "Leave it out")
+        if self.tpu_name and (self.tpu_name == LOCAL or "://" in self.tpu_name):
+            for field in ("tpu_zone", "gcp_project"):
+                if getattr(self, field):
+                    what = f"is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
+                    raise ConfigError(field, what)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +123,7 @@ class TpuOptions:
     num_shards: int = 8  # TPU cores, which share a batch
     iterations_per_loop: int = 100  # steps between two returns from the TPU
     evaluates: bool = False  # true if evaluations run on the TPU too, not on this machine
-    # Run the same program on this machine, without a TPU: the same graph but for what connects
+    # Run the same program on this machine, without a TPU: the same graph except the sums over
     # cores, with the same input and the same reports.
     rehearses: bool = False
 
@@ -190,7 +180,7 @@ class CheckpointOptions:
     keep_max: int = 5  # older checkpoints than this many are deleted; 0 keeps all
 
     def __post_init__(self) -> None:
-        _check_one(self, "steps", "secs")
+        _check_exclusive(self, "steps", "secs")
         _check_at_least(1, self, "steps", "secs")
         _check_at_least(0, self, "keep_max")
         if self.steps is None and self.secs is None:
@@ -201,12 +191,12 @@ class CheckpointOptions:
 class EvaluationOptions:
     """Evaluations during training: their data, their times, and the checkpoints that are kept."""
 
-    # Evaluate on every n-th example; None for what the reader says.
+    # Evaluate on every n-th example; by default as the reader says.
     sample_1_of_n: Optional[int] = None
     on_training_data: bool = False  # evaluate on the training data, too
     training_data_sample_1_of_n: int = 5  # every n-th example of it
-    # Save and evaluate a checkpoint at each multiple of this; on a TPU at the first return after
-    # that. The last checkpoint always. Not together with `throttle_secs`; without both,
+    # Save and evaluate a checkpoint at each multiple of this, or at the first return to the hooks
+    # after it; the last checkpoint always. Not together with `throttle_secs`; without both,
     # `eval_config.eval_interval_steps`.
     every_steps: Optional[int] = None
     # Least seconds between two evaluations; by default `eval_config.eval_interval_secs`.
@@ -222,7 +212,7 @@ class EvaluationOptions:
     export_final: bool = True  # export the last checkpoint to export/Servo
 
     def __post_init__(self) -> None:
-        _check_one(self, "every_steps", "throttle_secs")
+        _check_exclusive(self, "every_steps", "throttle_secs")
         _check_at_least(0, self, "throttle_secs", "min_delta")
         _check_at_least(1, self, "every_steps", "keep_best", "patience")
         _check_at_least(1, self, "sample_1_of_n", "training_data_sample_1_of_n")
@@ -246,14 +236,14 @@ class TrainOptions:
     checkpoints: CheckpointOptions = dataclasses.field(default_factory=CheckpointOptions)
     # Evaluations during training.
     evaluation: EvaluationOptions = dataclasses.field(default_factory=EvaluationOptions)
-    # Train by the TF2 loop, which restores the checkpoints of an Estimator, and an Estimator its;
-    # evaluations and exports are the same.
+    # Train by the TF2 loop. It and an Estimator restore each other's checkpoints; evaluations and
+    # exports are the same.
     loop: Optional[LoopOptions] = None
-    # Train on a TPU by TPUEstimator, or rehearse that; evaluations run on this machine unless it
-    # says otherwise, and reports come once a loop.
+    # Train on a TPU by TPUEstimator, or rehearse it. Evaluations run on this machine unless
+    # `evaluates` is set; reports come once a loop.
     tpu: Optional[TpuOptions] = None
-    # One of `PRECISIONS`, what the network computes in while it trains; variables and losses stay
-    # float32. None for float32, or on a TPU what `train_config.use_bfloat16` says.
+    # One of `PRECISIONS`, in which the network computes while it trains; variables and losses stay
+    # float32. By default float32, or on a TPU as `train_config.use_bfloat16` says.
     precision: Optional[str] = None
     progress: bool = True  # report loss terms, rate and time left on standard error
     progress_steps: int = 20  # steps between two reports

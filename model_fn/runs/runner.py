@@ -35,7 +35,7 @@ from model_fn.runs.context import RunContext
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.evaluator import EvaluationRun, follow
 from model_fn.runs.options import TrainOptions, with_precision
-from model_fn.runs.task_watch import Tasks
+from model_fn.runs.training_end import TrainingEnd
 from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
@@ -175,11 +175,9 @@ def _evaluate_others(context: RunContext) -> Metrics:
     chiefs = cluster.readers[:1] if len(cluster.readers) > 1 or cluster.servers else []
     errors_explained = explained_errors(model_dir, kept="Checkpoints are intact")
     with StopSignals(context.stop), errors_explained, run.running():
-        tasks = Tasks(context, chiefs)
-        with tasks.watch.watching():
-            evaluations = follow(
-                run, model_dir, tasks.end, context.throttle_secs, is_over=tasks.are_over
-            )
+        end = TrainingEnd(model_dir, context.num_steps)
+        with task_watch.watch_run(context, end, chiefs).watching():
+            evaluations = follow(run, model_dir, end, context.throttle_secs)
         if evaluations:
             run.export_final()
         context.stop.raise_if_requested()

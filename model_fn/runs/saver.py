@@ -25,14 +25,14 @@ _NAME = "model.ckpt"
 class CheckpointSaver(Hook):
     """Saves checkpoints when it is time, and when evaluations ask for one.
 
-    * What training resumed from is not saved again: a process killed in that moment would leave its
-      newest checkpoint in pieces.
+    * The checkpoint that training resumed from is not saved again: a process killed in that moment
+      would leave its newest checkpoint in pieces.
     * On a signal it saves without evaluating, and a signal ends an evaluation at once.
-    * Its files reach the disk before the `checkpoint` file names it.
-    * An error names folder, free space and file, and what it left half-written is deleted.
+    * The files of a checkpoint reach the disk before the file `checkpoint` names it.
+    * An error names folder, free space and file; half-written files are deleted.
 
     Args:
-        may_save: Raises if the folder has become another process's.
+        may_save: Raises if another process has taken the folder over.
         resumed_step: Step of the checkpoint that is restored; None if there is none.
         cursors: By the files where their states are saved with each checkpoint.
     """

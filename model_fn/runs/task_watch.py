@@ -7,7 +7,6 @@ to the end of its process. TensorFlow itself waits for missing tasks without a l
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import socket
 import threading
@@ -146,52 +145,35 @@ class TaskWatch:
             self.look()
 
 
-class Tasks:
-    """Duties of every task of a cluster: serve, watch the others, leave.
+def watch_run(
+    context: RunContext, end: TrainingEnd, tasks: Optional[Sequence[Task]] = None
+) -> TaskWatch:
+    """Watches the end of a run and the tasks of its cluster, by default all that train."""
+    cluster = context.cluster
+    return TaskWatch(
+        cluster,
+        [*cluster.readers, *cluster.servers] if tasks is None else tasks,
+        context.options.task_timeout_secs,
+        context.stop,
+        # The chief itself decides that.
+        (lambda: False) if cluster.is_chief else end.is_reached,
+    )
 
-    Args:
-        watched: The tasks that must not be missing; by default all that train.
-    """
 
-    def __init__(self, context: RunContext, watched: Optional[Sequence[Task]] = None) -> None:
-        self._context, self.cluster = context, context.cluster
-        cluster = context.cluster
-        self.end = TrainingEnd(context.model_dir, context.num_steps)
-        self.watch = TaskWatch(
-            cluster,
-            [*cluster.readers, *cluster.servers] if watched is None else watched,
-            context.options.task_timeout_secs,
-            context.stop,
-            # The chief itself decides that.
-            (lambda: False) if cluster.is_chief else self.end.is_reached,
-        )
-
-    @functools.cached_property
-    def server(self) -> Any:
-        """TensorFlow's server of this task, started at the first use."""
-        task = self.cluster.task
-        address = self.cluster.address(task)
-        check_free(self.cluster)
-        spec = tf.train.ClusterSpec(dict(self.cluster.jobs))
-        try:
-            server = tf.distribute.Server(spec, task.type, task.number)
-        except tf.errors.OpError as error:
-            raise RunError(
-                f"{task.field} is {address}, where no server can be started: {error.message}. "
-                "Correct the address in the TF_CONFIG of all tasks"
-            ) from error
-        _LOG.info("%s of the cluster serves at %s", task, address)
-        return server
-
-    def are_over(self) -> bool:
-        """True if training has ended or this task is to end; raises the error that ends it."""
-        self._context.stop.raise_if_requested()
-        return self._context.stop.is_requested or self.end.is_reached()
-
-    def wait_for_end(self) -> None:
-        while self._context.stop.cause is None and not self.end.is_reached():
-            time.sleep(WAIT_SECS)
-        self._context.stop.raise_if_requested()
+def start_server(cluster: Cluster) -> Any:
+    """TensorFlow's server of this task, which a process starts once."""
+    task, address = cluster.task, cluster.address(cluster.task)
+    check_free(cluster)
+    spec = tf.train.ClusterSpec(dict(cluster.jobs))
+    try:
+        server = tf.distribute.Server(spec, task.type, task.number)
+    except tf.errors.OpError as error:
+        raise RunError(
+            f"{task.field} is {address}, where no server can be started: {error.message}. "
+            "Correct the address in the TF_CONFIG of all tasks"
+        ) from error
+    _LOG.info("%s of the cluster serves at %s", task, address)
+    return server
 
 
 def wait_for(cluster: Cluster, tasks: Sequence[Task], stop: Stop) -> None:
@@ -205,10 +187,10 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
     """Serves until training has ended, and the tasks that use this one have left."""
     stop = context.stop
     with StopSignals(stop) as signals:
-        tasks = Tasks(context)
-        assert tasks.server
+        watch = watch_run(context, TrainingEnd(context.model_dir, context.num_steps))
+        server = start_server(context.cluster)
         signals.defer()  # The chief needs this task to save.
-        with tasks.watch.watching():
+        with watch.watching():
             while not stop.is_requested:
                 time.sleep(WAIT_SECS)
         end = time.monotonic() + context.options.task_timeout_secs
@@ -216,5 +198,6 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
             if not any(is_listening(context.cluster.address(task)) for task in leave_first):
                 break
             time.sleep(WAIT_SECS)
+        del server
         stop.raise_if_requested()
     _LOG.info("Training has ended: %s ends", context.cluster.task)

@@ -67,7 +67,8 @@ class TrainingRun:
     """A training run that holds its folder, with signals caught.
 
     Args:
-        may_save: Raises if the folder has become another process's; None where another one saves.
+        may_save: Raises if another process has taken the folder over; None if this process does
+            not save.
         verify: Read all of the checkpoint to resume from before it is restored.
     """
 

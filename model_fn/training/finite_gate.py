@@ -21,12 +21,10 @@ class RejectedBatch:
     def store(self) -> tf.Operation:
         """The operation that fills `arrays`."""
 
-        def copy(*arrays: np.ndarray) -> None:
-            # TensorFlow uses the memory of the arrays again.
-            copies = (np.array(array) for array in arrays)
-            self.arrays.update(zip(self._tensors, copies))
+        def keep(*arrays: np.ndarray) -> None:
+            self.arrays.update(zip(self._tensors, arrays))
 
-        return tf.numpy_function(copy, list(self._tensors.values()), [])
+        return tf.numpy_function(keep, list(self._tensors.values()), [])
 
 
 def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
@@ -53,10 +51,10 @@ def guarded(
 ) -> tf.Tensor:
     """Runs `apply()` and `updates` if all `values` are finite, else stores the batch.
 
-    A switch has two outputs, of which one is available; what depends on the other does not run.
-    Unlike `tf.cond` this works on operations that exist already, optimizers may create their slots
-    as usual, and the batch is copied to Python in a rejected step alone. The returned tensor is
-    available once either is done.
+    Uses a TF1 `Switch`: only the operations behind the taken output run. Unlike `tf.cond`, it works
+    on operations that exist already, and lets optimizers create their slots as usual. Only a
+    rejected step hands its batch to Python. The returned tensor is available at the end of the
+    step.
 
     Args:
         updates: Existing operations, tensors or assigned variables that belong to the step.

@@ -27,10 +27,7 @@ class LoopState:
         return {**self.variables, **self.extra}
 
     def values(self) -> Dict[str, np.ndarray]:
-        """All values; statistics are averaged over replicas.
-
-        Only over the replicas of this process: no other process is involved.
-        """
+        """All values; statistics are averaged over the replicas of this process."""
         return {name: self._value(variable) for name, variable in self._all.items()}
 
     def _value(self, variable: Any) -> np.ndarray:
@@ -42,16 +39,13 @@ class LoopState:
         return np.mean([copy.numpy() for copy in copies], axis=0)
 
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
-        """Gives variables the values under their names; others keep theirs."""
+        """Assigns values by the names of variables; variables without a value stay as they are."""
         for name, variable in self._all.items():
             if name in values:
                 variable.assign(values[name])
 
     def agree(self) -> None:
-        """Gives the variables of all workers the values that those of the first one have.
-
-        Every worker must call this.
-        """
+        """Assigns the first worker's values to the variables of all; every worker must call it."""
         variables = list(self._all.values())
         values = first_worker_values(
             self.strategy, lambda: [variable.read_value() for variable in variables]
@@ -91,7 +85,7 @@ def first_worker_values(
 def optimizer_variables(
     optimizer: Any, config: optimizer_pb2.Optimizer, trained: Sequence[tf.Variable]
 ) -> Dict[str, Any]:
-    """Slots of the trained variables, and what an optimizer has once, by an Estimator's names."""
+    """Variables of an optimizer by an Estimator's names: slots, and those that exist once."""
     suffixes, names = state_names(config)
     others = shared_state(optimizer)
     named = {name: others[name] for name in names}

@@ -2,7 +2,7 @@
 
 A step changes variables only where its numbers are finite, as `train_op.make_train_op` does in a
 graph: otherwise weights, slots and the global step stay as they are, and moving averages of batch
-norm get their values back.
+norm are restored.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ class LoopStep:
         )
 
     def _take_on_tpu(self, share: Tuple[Any, ...], stops: tf.Tensor) -> Outcome:
-        """Takes the step in one computation of the cores: each one passes through the host."""
+        """The whole step in one computation of the cores: each computation passes the host."""
 
         def take(features: Tensors, labels: Tensors, stops: tf.Tensor) -> Outcome:
             reduced = self._replica.compute(features, labels, tf.constant(1.0), stops)
@@ -255,7 +255,7 @@ def _applied_if_finite(
 
 
 def _repeated(take: Callable[[], Outcome], num_steps: tf.Tensor) -> Outcome:
-    """Up to `num_steps` steps; the last one is that which was not finite, or wants to stop."""
+    """Up to `num_steps` steps; ends early if a step is not finite, or wants to stop."""
 
     def should_continue(before: Outcome) -> tf.Tensor:
         ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)

@@ -25,39 +25,37 @@ class LossScale:
         self._num_good = tf.Variable(0, trainable=False, name="loss_scale_steps")
 
     def variables(self) -> Dict[str, tf.Variable]:
-        """By their names in checkpoints; those of an Estimator lack them."""
+        """The variables by their names in checkpoints; checkpoints of an Estimator lack them."""
         return {"loss_scale": self._scale, "loss_scale_steps": self._num_good}
 
     def compute(
         self,
-        compute: Callable[[tf.Tensor], Reduced],
-        put_back: Callable[[Reduced], Any],
-        first: Callable[[Any], tf.Tensor],
+        run_step: Callable[[tf.Tensor], Reduced],
+        undo_step: Callable[[Reduced], Any],
+        first_replica: Callable[[Any], tf.Tensor],
     ) -> Reduced:
-        """Result of `compute` at the largest scale that does not overflow, down to 1.
-
-        `put_back` undoes what computing has changed; `first` returns the first replica's value.
-        """
+        """Result of `run_step` at the largest scale that does not overflow, down to 1."""
         start = self._scale.read_value()
 
         def overflows(scale: tf.Tensor, reduced: Reduced) -> tf.Tensor:
-            loss, norm = first(reduced.losses[step.TOTAL_LOSS]), first(reduced.norm)
+            loss = first_replica(reduced.losses[step.TOTAL_LOSS])
+            norm = first_replica(reduced.norm)
             is_bad = tf.math.is_finite(loss) & tf.logical_not(tf.math.is_finite(norm))
             return is_bad & (scale > 1.0)
 
         def again(scale: tf.Tensor, reduced: Reduced) -> Tuple[tf.Tensor, Reduced]:
-            put_back(reduced)
-            return scale / 2.0, compute(scale / 2.0)
+            undo_step(reduced)
+            return scale / 2.0, run_step(scale / 2.0)
 
         scale, reduced = tf.while_loop(
-            overflows, again, (start, compute(start)), parallel_iterations=1
+            overflows, again, (start, run_step(start)), parallel_iterations=1
         )
         self._scale.assign(scale)
         result: Reduced = reduced
         return result
 
     def count_step(self) -> None:
-        """To be called in a step that is taken; after a number of them the scale is doubled."""
+        """Counts a step that changed the variables; doubles the scale after `GROWTH_STEPS`."""
         self._num_good.assign_add(1)
         count = self._num_good.read_value()
         grows = tf.equal(count % GROWTH_STEPS, 0)

@@ -37,8 +37,8 @@ def _make_adam(config: optimizer_pb2.AdamOptimizer, learning_rate: Any) -> Any:
     return tf1.train.AdamOptimizer(learning_rate, epsilon=config.epsilon)
 
 
-class OptimizerAround(tf1.train.Optimizer):
-    """Forwards gradients to another optimizer; the base of those that add to one."""
+class OptimizerWrapper(tf1.train.Optimizer):
+    """Forwards gradients to another optimizer; base of optimizers that add to one."""
 
     def __init__(self, optimizer: Any, name: str) -> None:
         super().__init__(use_locking=False, name=name)
@@ -51,7 +51,7 @@ class OptimizerAround(tf1.train.Optimizer):
         return self._optimizer.apply_gradients(grads_and_vars, *args, **kwargs)
 
 
-class MovingAverageOptimizer(OptimizerAround):
+class MovingAverageOptimizer(OptimizerWrapper):
     """Keeps exponential moving averages of the variables that another optimizer trains.
 
     Averages start at the variables' initial values and are saved as
@@ -122,10 +122,10 @@ def make_loop_optimizer(
 
 
 def state_names(config: optimizer_pb2.Optimizer) -> Tuple[Dict[str, str], List[str]]:
-    """Names in graphs of the state of an `Optimizer` proto's optimizer, without moving averages.
+    """Names of an optimizer's variables in a graph, without moving averages.
 
-    Returns the suffix of a variable's name by slot, such as "/Momentum" for "momentum", and names
-    of what the optimizer has once, such as "beta1_power". In a TF2 loop, slots share a name.
+    Returns the suffix of a variable's name by slot, such as "/Momentum" for "momentum", and the
+    names of variables that exist once, such as "beta1_power". In a TF2 loop, slots share a name.
     """
     with tf.Graph().as_default():
         variable = tf1.get_variable("v", [], use_resource=True)

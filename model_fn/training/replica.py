@@ -30,8 +30,8 @@ from model_fn.training.train_op import (
 class Sums(NamedTuple):
     """Losses of a part of the batch, so that those of all parts can be added up.
 
-    Terms with one divisor form a group; the last group are the terms without, counted as if their
-    divisor were 1.
+    Terms with the same divisor form a group. Terms without a divisor are the last group, with a
+    divisor of 1.
     """
 
     terms: Tensors  # float32 scalars: terms times their divisors
@@ -55,7 +55,7 @@ class Reduced(NamedTuple):
 
 
 def _groups(forward: step.Forward) -> List[Tuple[List[str], Optional[tf.Tensor]]]:
-    """Names of terms, and their divisor; those without in the end."""
+    """Names of the terms with each divisor; terms without a divisor come last."""
     groups: Dict[int, Tuple[List[str], Optional[tf.Tensor]]] = {}
     for name in forward.losses:
         if name != step.TOTAL_LOSS:
@@ -170,7 +170,7 @@ class Replica(tf.Module):
         )
 
     def put_back(self, statistics: List[tf.Tensor]) -> None:
-        """Gives the moving averages of batch norm the values of `Reduced.statistics`."""
+        """Restores the moving averages of batch norm from `Reduced.statistics`."""
         for variable, value in zip(self.non_trainable_variables, statistics):
             variable.assign(value)
 

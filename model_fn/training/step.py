@@ -1,7 +1,7 @@
 """A training step as a value: its results, its updates and its report.
 
-The model_fn, the step of a TPU core and loops of `tf.distribute` all take what is made here; no
-collection of the graph and no table beside it carries anything from one to the other.
+The model_fn, the step of a TPU core and loops of `tf.distribute` use these functions, which return
+their results; no collection of the graph carries anything.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, Optional
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import ConfigError
-from model_fn.training.optimizers import OptimizerAround
+from model_fn.training.optimizers import OptimizerWrapper
 
 _MOST_STARTS = 1_000_000  # starts of chiefs, at most
 _POLL_SECS = 0.2  # between two looks at whether the run is to stop
@@ -25,7 +25,7 @@ _SESSION_ENDED = (
 )  # fmt: skip
 
 
-class SyncReplicas(OptimizerAround):
+class SyncReplicas(OptimizerWrapper):
     """Applies the mean of `replicas_to_aggregate` gradients; `num_replicas` includes the chief."""
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:

@@ -47,7 +47,7 @@ def test_the_tpu_of_the_environment(monkeypatch):
     assert _chosen("--strategy", "tpu") == LoopOptions("tpu", tpu_name="one", tpu_zone="here")
     found = _chosen("--strategy", "tpu", "--tpu_name", "local")
     assert found == LoopOptions("tpu", tpu_name="local")
-    with pytest.raises(ConfigError, match="tpu_name is for strategy 'tpu'"):
+    with pytest.raises(ConfigError, match="tpu_name is local, and strategy 'none' has no TPU"):
         _chosen("--strategy", "none", "--tpu_name", "local")
     with pytest.raises(ConfigError, match="tpu_zone is for a TPU that is found by its name"):
         _chosen("--strategy", "tpu", "--tpu_name", "local", "--tpu_zone", "here")

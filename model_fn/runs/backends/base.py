@@ -131,7 +131,7 @@ def make_estimator(
 
 
 def evaluation_session() -> Optional[tf1.ConfigProto]:
-    """Without the graph optimizers that find nothing on CPUs; None for an Estimator's own."""
+    """Session settings without graph optimizers that find nothing on CPUs; None for the default."""
     if tf.config.list_physical_devices("GPU"):
         return None
     config = tf1.ConfigProto(allow_soft_placement=True)

@@ -26,7 +26,8 @@ from model_fn.runs.cluster import WORKER, Cluster, Task
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split, worker_file
 from model_fn.runs.options import STEPS_OF_WORKER
-from model_fn.runs.task_watch import Tasks, check_free, wait_for
+from model_fn.runs.task_watch import check_free, wait_for, watch_run
+from model_fn.runs.training_end import TrainingEnd
 from model_fn.training.loop_step import LoopStep, Outcome, unpacked
 from model_fn.training.step import Tensors
 
@@ -47,7 +48,7 @@ class CoordinatorBackend(LoopBackend):
         self._workers = self._cluster.tasks(WORKER)
         self._steps_per_call = self._loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
-        self._watch = Tasks(context).watch
+        self._watch = watch_run(context, TrainingEnd(context.model_dir, context.num_steps))
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
@@ -212,7 +213,7 @@ def _explained_errors() -> Iterator[None]:
 
 
 def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:
-    """Outcome of a call: that of the step that was not finite, or else of the last one."""
+    """Outcome of a call: from the first step that was not finite, or else from the last step."""
     outcomes = [outcome for _, outcome in results]
     bad = [outcome for outcome in outcomes if not bool(outcome.is_finite)]
     reported = bad[0] if bad else outcomes[-1]

@@ -156,10 +156,10 @@ def _floats(values: Dict[str, Any]) -> Dict[str, float]:
 
 
 def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
-    """Without graph optimization on CPUs; None for an Estimator's own, which clusters need.
+    """Session settings without graph optimization on CPUs; None for the default, as in clusters.
 
-    It takes a second until the first step, and makes no later one faster: what it joins for CPUs
-    are operations of one reader, and in training the gradient is another one.
+    Optimizing delays the first step by a second, and makes no later step faster: on CPUs it joins
+    operations whose results have one reader, and in training the gradient reads them, too.
     """
     if not cluster.task.is_alone or tf.config.list_physical_devices("GPU"):
         return None

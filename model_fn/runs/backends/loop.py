@@ -311,7 +311,7 @@ def _for_tpu(context: RunContext, loop: LoopOptions, num_cores: int) -> RunConte
 
 
 def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
-    """The (features, labels) of all replicas by the names that `RejectedBatch` has."""
+    """The batches of all replicas under the names of a `RejectedBatch`."""
     return {
         f"{prefix}/{key}": np.concatenate([np.asarray(batch[part][key]) for batch in batches])
         for part, prefix in enumerate(("features", "labels"))
@@ -320,7 +320,7 @@ def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
 
 
 def start(state: LoopState, context: RunContext, *, has_copies: bool) -> None:
-    """Restores the variables of a loop; in a cluster to the values that its chief has.
+    """Restores the variables of a loop; in a cluster, all workers get the values of the chief.
 
     Args:
         has_copies: True if each worker of a cluster has the variables, and calls this.
@@ -353,7 +353,7 @@ def _values(state: LoopState, context: RunContext) -> Dict[str, np.ndarray]:
 def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
     """Values of `fine_tune_checkpoint` by variable; empty without one.
 
-    Detectors name what it restores by the variables of a graph, which is built for that.
+    Detectors map the variables of a graph, which is built here, to names in the checkpoint.
     """
     model, train_config = context.config.model, context.config.train_config
     if not train_config.fine_tune_checkpoint:

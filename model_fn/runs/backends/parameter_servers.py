@@ -22,7 +22,8 @@ from model_fn.runs.backends.base import Training, make_train_input_fn
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.data_cursor import report_split
-from model_fn.runs.task_watch import WAIT_SECS, Tasks
+from model_fn.runs.task_watch import WAIT_SECS
+from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,7 +34,9 @@ class ParameterServerBackend(EstimatorBackend):
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
         self._cluster = context.cluster
-        self._tasks = Tasks(context)
+        self._end = TrainingEnd(context.model_dir, context.num_steps)
+        self._watch = task_watch.watch_run(context, self._end)
+        self._server: Any = None  # from the first attempt on
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -63,15 +66,16 @@ class ParameterServerBackend(EstimatorBackend):
         make_hooks: Callable[[Training], Sequence[Hook]],
         **run_options: Any,
     ) -> None:
-        tasks, is_chief, stop = self._tasks, self._cluster.is_chief, self._context.stop
+        is_chief, stop = self._cluster.is_chief, self._context.stop
         if not is_chief:
             # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
             run_options["session_creation_timeout_secs"] = 1
-        with tasks.watch.watching():
-            assert tasks.server
+        with self._watch.watching():
+            if self._server is None:
+                self._server = task_watch.start_server(self._cluster)
             task_watch.wait_for(self._cluster, self._cluster.servers, stop)
             if not is_chief:
-                _wait_for_variables(self._context, tasks)
+                _wait_for_variables(self._context, self._server.target)
                 if stop.is_requested:
                     return
             try:
@@ -80,17 +84,17 @@ class ParameterServerBackend(EstimatorBackend):
                 if not failures.lacks_variables(error):
                     raise
                 raise SessionLostError(VARIABLES_LOST) from error
+            while not is_chief and stop.cause is None and not self._end.is_reached():
+                time.sleep(WAIT_SECS)
             stop.raise_if_requested()
-            if not is_chief:
-                tasks.wait_for_end()
 
 
-def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
+def _wait_for_variables(context: RunContext, target: str) -> None:
     """Waits until variables are initialized and this worker's first step has come."""
     min_step = _first_step(context)
     if min_step:
-        _LOG.info("%s starts at step %d (startup_delay_steps)", tasks.cluster.task, min_step)
-    config = tf1.ConfigProto(device_filters=["/job:ps", tasks.cluster.task.device])
+        _LOG.info("%s starts at step %d (startup_delay_steps)", context.cluster.task, min_step)
+    config = tf1.ConfigProto(device_filters=["/job:ps", context.cluster.task.device])
     with tf.Graph().as_default():
         # The global step is there, because it is created first.
         with tf.device("/job:ps/task:0/cpu:0"):
@@ -99,7 +103,7 @@ def _wait_for_variables(context: RunContext, tasks: Tasks) -> None:
             )
             has_value = tf.raw_ops.VarIsInitializedOp(resource=handle)
             value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=tf.int64)
-        with tf1.Session(tasks.server.target, config=config) as session:
+        with tf1.Session(target, config=config) as session:
             while not context.stop.is_requested:
                 with contextlib.suppress(tf.errors.UnavailableError, tf.errors.AbortedError):
                     if session.run(has_value) and session.run(value) >= min_step:

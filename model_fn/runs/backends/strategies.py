@@ -90,7 +90,7 @@ def _mirrored(loop: LoopOptions) -> Any:
 
 
 def _resolver(members: Cluster, **options: Any) -> Any:
-    """The cluster as TensorFlow takes it, which reads no CLUSTER_SPEC."""
+    """TensorFlow's resolver of the cluster; its own does not read CLUSTER_SPEC."""
     names = workers.TENSORFLOW_JOBS
     jobs = {names.get(job, job): list(addresses) for job, addresses in members.jobs.items()}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(

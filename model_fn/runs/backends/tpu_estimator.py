@@ -1,4 +1,4 @@
-"""Runs steps by `TPUEstimator`: what it is fed, and what is reported of its loops."""
+"""Runs steps by `TPUEstimator`: its input, and a report once a loop."""
 
 from __future__ import annotations
 
@@ -106,10 +106,10 @@ def explained(tpu: TpuOptions) -> Iterator[None]:
 def make_tpu_input_fn(
     input_fn: Callable[..., Any], *, evaluates: bool = False
 ) -> Callable[..., Any]:
-    """An input function for `TPUEstimator`: batches of static shape, of what cores make use of.
+    """An input function for `TPUEstimator`: batches of static shape with the tensors cores read.
 
-    Each host reads its own part of the records; a batch is that of one core,
-    `params["batch_size"]`. ConfigError if the configuration leaves a shape open.
+    Each host reads its own part of the records. A batch has the `params["batch_size"]` images of
+    one core. ConfigError if the configuration leaves a shape open.
     """
     wanted = EVALUATION_FEATURES if evaluates else FEATURES
 

@@ -105,16 +105,16 @@ def test_report_of_a_whole_configuration(config):
 
 
 def test_the_settings_that_are_told_mend_it(no_anchors, config):
-    mend = data_report.repair(check(config).scans[0])
-    assert mend is not None and mend.num_skipped == 1
+    settings = data_report.repair(check(config).scans[0])
+    assert settings is not None and settings.num_skipped == 1
     from estimator_det.config import pipeline
 
-    mended = pipeline.apply_overrides(config, mend.settings)
-    report = check(mended)
+    repaired = pipeline.apply_overrides(config, settings.settings)
+    report = check(repaired)
     assert report.num_errors == 0 and report.scans[0].num_skipped == 1
     assert data_report.repair(report.scans[0]) is None
-    mended.train_input_reader.bad_records.max_skipped = 0
-    (too_many,) = [p for p in check(mended).problems if p.severity == "error"]
+    repaired.train_input_reader.bad_records.max_skipped = 0
+    (too_many,) = [p for p in check(repaired).problems if p.severity == "error"]
     assert too_many.field == "train_input_reader.bad_records.max_skipped"
 
 

@@ -307,12 +307,12 @@ def test_mixed_precision_stays_near_float32(tmp_path, plain, precision, loop):
 def test_what_the_loop_refuses(tmp_path, monkeypatch):
     config = fake.pipeline_config()
     for options, message in (
-        ({"strategy": "parameter_server", "jit_compile": True}, "variables of another machine"),
-        ({"strategy": "parameter_server", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
+        ({"strategy": "parameter_server", "jit_compile": True}, "functions of XLA cannot read"),
+        ({"strategy": "parameter_server", "num_replicas": 2}, "CUDA_VISIBLE_DEVICES allows"),
         ({"strategy": "quick"}, "one of none, mirrored"),
         ({"accumulate_steps": 0}, "accumulate_steps is 0; give 1 or more"),
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
-        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "set CUDA_VISIBLE_DEVICES"),
+        ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "CUDA_VISIBLE_DEVICES allows"),
     ):
         with pytest.raises(ConfigError, match=message):
             LoopOptions(**options)

@@ -114,7 +114,7 @@ def test_shapes_must_be_fixed(tmp_path, made):
         ({"tpu_name": None}, "needs tpu_name"),
         ({"num_replicas": 2}, "takes all cores"),
         ({"jit_compile": True}, "always compiles"),
-        ({"strategy": NONE}, "tpu_name is for strategy 'tpu'"),
+        ({"strategy": NONE}, "tpu_name is .*'none' has no TPU"),
     ],
 )
 def test_options_that_a_tpu_does_not_have(options, message):
