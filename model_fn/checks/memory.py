@@ -43,13 +43,13 @@ class InputMemory(NamedTuple):
     """Bytes that the input pipeline takes on the host."""
 
     shuffled: int  # encoded records in the shuffle buffer
-    in_flight: int  # images being decoded and augmented
+    decoded: int  # images being decoded and augmented
     prefetched: int  # batches that wait
 
     @property
     def total(self) -> int:
         """Sum of all parts."""
-        return self.shuffled + self.in_flight + self.prefetched
+        return self.shuffled + self.decoded + self.prefetched
 
 
 def _size(tensor: tf.Tensor) -> int:
@@ -108,9 +108,7 @@ def input_memory(
     per_image = memory.batch / memory.images
     return InputMemory(
         shuffled=int(min(buffered, sum(tf.io.gfile.stat(path).length for path in paths))),
-        in_flight=int(
-            decoded_at_once(reader, memory.images, cores) * _COPIES_IN_FLIGHT * per_image
-        ),
+        decoded=int(decoded_at_once(reader, memory.images, cores) * _COPIES_IN_FLIGHT * per_image),
         prefetched=int((reader.num_prefetch_batches + 1) * memory.batch),
     )
 
