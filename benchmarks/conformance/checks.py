@@ -208,10 +208,12 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
         cell.statistics(value, stats, tolerance, key)
         if list(value.shape) == stats["shape"]:
             cell.close(*_kept_rows(value, key, recorded, arrays), tolerance, key, stats["max_abs"])
-    if fetched["overflow"]:
+    # Rounding that moves predictions decides about detections, too.
+    tolerance = PREDICTIONS if fetched["has_regions"] else max(fetched["tolerances"].values())
+    if fetched["overflow"] or tolerance > PREDICTIONS:
         detections = {k: v for k, v in fetched["detections"].items() if k.startswith("raw_")}
         postprocess = {k: v for k, v in recorded["postprocess"].items() if k in detections}
-        _compare_statistics(cells["detections"], detections, postprocess, tied=False)
+        _compare_statistics(cells["detections"], detections, postprocess, tolerance=tolerance)
     else:
         _compare_detections(cells["detections"], fetched["detections"], case)
 
@@ -219,9 +221,9 @@ def check_evaluation(case: Case, cells: Dict[str, Check]) -> None:
 def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
     """Values of the graph in inference, and the tolerance of each prediction.
 
-    Activations of a ResNet without damping grow from block to block. A prediction of two stages
-    that rounding alone moves further than its tolerance is held to `OUTSIDE` times the largest
-    such movement.
+    Activations of a deep network without damping grow from block to block. A prediction that
+    rounding alone moves further than its tolerance is held to `OUTSIDE` times the largest such
+    movement.
     """
     images, arrays = case.images(), case.arrays
     with tf.Graph().as_default():
@@ -249,7 +251,7 @@ def _evaluate(case: Case, recorded: Dict[str, Any]) -> Dict[str, Any]:
                 }
             )
             ours, tolerances = fetched["predictions"], dict.fromkeys(values, PREDICTIONS)
-            if has_regions and _any_short(ours, recorded, arrays):
+            if _any_short(ours, recorded, arrays, has_regions):
                 names = [*_whole_tensors(recorded, has_regions), *recorded["feature_maps"]]
                 for repeat in range(1, 1 + REPEATS):
                     load(session, model_variables(), moved(seeded, repeat), name_of)
@@ -279,11 +281,14 @@ def _kept_rows(
 
 
 def _any_short(
-    ours: Dict[str, np.ndarray], recorded: Dict[str, Any], arrays: Dict[str, np.ndarray]
+    ours: Dict[str, np.ndarray],
+    recorded: Dict[str, Any],
+    arrays: Dict[str, np.ndarray],
+    has_regions: bool,
 ) -> bool:
     """Whether a prediction differs by more than its tolerance."""
     check = Check()
-    for key in _whole_tensors(recorded, has_regions=True):
+    for key in _whole_tensors(recorded, has_regions):
         scale = recorded["predictions"][key]["max_abs"]
         check.close(*_kept_rows(ours[key], key, recorded, arrays), PREDICTIONS, key, scale)
     return not check.ok
@@ -306,7 +311,11 @@ def _compare_detections(check: Check, ours: Dict[str, Any], case: Case) -> None:
 
 
 def _compare_statistics(
-    check: Check, ours: Dict[str, Any], recorded: Dict[str, Any], tied: bool
+    check: Check,
+    ours: Dict[str, Any],
+    recorded: Dict[str, Any],
+    tied: bool = False,
+    tolerance: float = PREDICTIONS,
 ) -> None:
     for key, stats in recorded.items():
         if key not in ours:
@@ -315,7 +324,7 @@ def _compare_statistics(
             # Boxes of equal score may come in any order.
             check.equal(list(ours[key].shape), stats["shape"], f"{key} shape")
         else:
-            check.statistics(ours[key], stats, PREDICTIONS, key)
+            check.statistics(ours[key], stats, tolerance, key)
 
 
 def check_training(case: Case, cells: Dict[str, Check]) -> None:

@@ -19,6 +19,12 @@ _REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_p
 _OF_DETECTIONS = ("detection_", "raw_detection_", "num_detections", "mask_predictions")
 _LOSS_KEYS = ("losses", "total", "regularization_sum")
 _NARROW_IMAGE = "images_300[:, :, :288, :]"
+# A change of layers on record, and the setting with its effect.
+_NO_DROPOUT = "dropout / stochastic depth rates set to 0: "
+_NO_DROP_CONNECT = (
+    'feature_extractor.custom_parameters = fields { key: "drop_connect_rate" '
+    "value { number_value: 0 } }"
+)
 
 Arrays = Dict[str, np.ndarray]
 Record = Dict[str, Any]
@@ -97,9 +103,10 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         return record
     train = numeric["train"]
     gradients = _by_key(arrays["train__grad_norms"], graph)
+    record["trainable_without_gradient"] = train["trainable_without_gradient"]
     record["train"] = {
         **{key: train[key] for key in _LOSS_KEYS},
-        "overrides": numeric["overrides_train"],
+        "overrides": _settings(numeric["overrides_train"]),
         "predictions": {
             key: stats
             for key, stats in _renamed(train["predictions"]).items()
@@ -110,6 +117,10 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         "moving_norms": _by_key(arrays["train__moving_norms_after"], graph),
     }
     return record
+
+
+def _settings(overrides: Sequence[str]) -> Sequence[str]:
+    return [_NO_DROP_CONNECT if line.startswith(_NO_DROPOUT) else line for line in overrides]
 
 
 def _renamed(predictions: Record) -> Record:
@@ -137,7 +148,7 @@ def trace_record(trace: Record, arrays: Mapping[str, np.ndarray], graph: Record)
     trainable = {key for key, _, trains, _, _ in graph["variables"] if trains}
     optimizer = "train_config.optimizer.momentum_optimizer"
     overrides: Sequence[str] = [
-        *trace["overrides"],
+        *_settings(trace["overrides"]),
         f"{optimizer}.learning_rate = constant {trace['learning_rate']}",
         f"{optimizer}.momentum_optimizer_value = 0.9",
         f"train_config.gradient_clipping_by_norm = {trace['gradient_clipping_by_norm']}",
@@ -146,7 +157,7 @@ def trace_record(trace: Record, arrays: Mapping[str, np.ndarray], graph: Record)
         **trace,
         "overrides": overrides,
         "global_step_after": trace["steps"],
-        "num_slots": len(trainable),
+        "num_slots": trace["checkpoint"]["num_slot_keys"],
         "slot_names_sample": [],
         "weight_norms_after": {key: norm for key, norm in norms.items() if key in trainable},
         "bn_norms_after": {key: norm for key, norm in norms.items() if key not in trainable},

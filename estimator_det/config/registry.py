@@ -13,8 +13,6 @@ from typing import (
     Dict,
     Generic,
     Iterator,
-    Mapping,
-    Optional,
     Tuple,
     TypeVar,
 )
@@ -43,26 +41,16 @@ class Registry(Generic[Maker]):
 
     Args:
         kind: What the entries are, in the words of an error message, e.g. "box coder".
-        reserved: Names that configurations of the reference use, and what they name, e.g. "a
-            network of the TF2 line"; those without an entry are reported as not supported yet
-            rather than as misspelt.
         tpu: What to choose if a TPU cannot run an operation of an entry; empty if it runs all
             entries and plug-ins add none.
         chosen_by: What names an entry in a configuration: a oneof group, such as
             "BoxCoder.box_coder_oneof", a field with its name, or a field whose message has a group.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        reserved: Optional[Mapping[str, str]] = None,
-        tpu: str = "",
-        chosen_by: str = "",
-    ) -> None:
+    def __init__(self, kind: str, tpu: str = "", chosen_by: str = "") -> None:
         self.kind = kind
         if chosen_by:
             CHOOSERS[chosen_by] = self
-        self.reserved = reserved or {}
         self.tpu = tpu
         self._makers: Dict[str, Maker] = {}
 
@@ -112,12 +100,10 @@ class Registry(Generic[Maker]):
         return self._makers[name]
 
     def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:
-        """Message and remedy for a name that has no entry; `reserved` adds names."""
+        """Message and remedy for a name that has no entry; `reserved` are not misspelt."""
         supported = ", ".join(sorted(self))
-        if name in reserved or name in self.reserved:
-            reason = self.reserved.get(name)
-            what = f"{name!r} is not supported yet" + (f": it is {reason}" if reason else "")
-            return what, f"supported: {supported}"
+        if name in reserved:
+            return f"{name!r} is not supported yet", f"supported: {supported}"
         hint = nearest(name, list(self)).removeprefix("; ")
         known = f"Supported: {supported or 'none'}. {plugins.HINT}"
         return f"{name!r} is not known", f"{hint} {known}".strip()

@@ -46,7 +46,6 @@ from estimator_det.extractors.ssd.recipe import (
 from estimator_det.images.resize import Preprocessor, height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
-    BACKBONE_PATH,
     classifier_paths,
     layer_scopes,
     nested,
@@ -197,7 +196,7 @@ class SsdDetector:
         owner = "model/_feature_extractor"
         paths = {prefix + scope: f"{owner}/{path}" for scope, path in extractor.items()}
         if checkpoint_type == "classification":
-            return variable_paths(names, classifier_paths(paths, f"{owner}/{BACKBONE_PATH}"))
+            return variable_paths(names, classifier_paths(paths, f"{owner}/"))
         heads = self.predictor.object_paths([scope for scope in scopes if scope not in paths])
         return variable_paths(names, {**paths, **nested("model/_box_predictor", heads)})
 

@@ -20,9 +20,6 @@ RGB_MEANS = (123.68, 116.779, 103.939)
 
 OVERRIDE = "override_base_feature_extractor_hyperparams"
 
-TF2_LINE = "a network of the TF2 line, whose layers differ from those of the TF1 line"
-"""What types that end with `_keras` name, unless the two networks are the same."""
-
 ExtractorMessage = Union[ssd_pb2.SsdFeatureExtractor, faster_rcnn_pb2.FasterRcnnFeatureExtractor]
 
 RecipeType = TypeVar("RecipeType", bound="RecipeRules")
@@ -39,6 +36,8 @@ class RecipeRules:
     functions: ClassVar[Tuple[str, ...]]
     # Paths of layers in object-based checkpoints; None for a network of the TF1 line.
     object_paths: Optional[ObjectPaths] = None
+    # In the TF2 line, True if hyperparameters apply to pointwise halves of separable layers, too.
+    covers_pointwise: bool = False
 
     @property
     def is_tf2_line(self) -> bool:
@@ -74,7 +73,7 @@ class RecipeRules:
                 is_training,
                 tf2_line=self.is_tf2_line,
                 is_backbone=is_backbone,
-                covers_pointwise=not self.is_tf2_line,
+                covers_pointwise=self.covers_pointwise or not self.is_tf2_line,
             )
             for is_backbone in (True, False)
         )

@@ -29,6 +29,9 @@ KERAS = "_keras"
 BACKBONE_PATH = "classification_backbone"
 """Object of a feature extractor that is the backbone below its neck."""
 
+FEATURES_PATH = "_efficientnet"
+"""Object of a feature extractor that is the used part of a backbone with its classifier."""
+
 PLACES = 3
 """Places of a layer in a list: convolution, batch norm and activation."""
 
@@ -40,6 +43,7 @@ _LEAVES = {
     "pointwise_weights": "pointwise_kernel",
     "biases": "bias",
     **{name: name for name in ("beta", "gamma", "moving_mean", "moving_variance")},
+    "bifpn_combine_weights": "bifpn_combine_weights",
 }
 
 Paths = Dict[str, str]  # paths of objects by the scope of a layer or of its batch norm
@@ -67,11 +71,11 @@ def nested(prefix: str, paths: Mapping[str, str]) -> Paths:
     return {scope: f"{prefix}/{path}" for scope, path in paths.items()}
 
 
-def classifier_paths(paths: Mapping[str, str], backbone: str) -> Paths:
-    """Paths in a checkpoint of a classifier, of the layers that are below `backbone`."""
-    prefix = f"{backbone}/"
+def classifier_paths(paths: Mapping[str, str], owner: str = "") -> Paths:
+    """Paths in a checkpoint of a classifier, of the layers of the backbone below `owner`."""
     return {
         scope: f"feature_extractor/{path.removeprefix(prefix)}"
+        for prefix in (f"{owner}{BACKBONE_PATH}/", f"{owner}{FEATURES_PATH}/")
         for scope, path in paths.items()
         if path.startswith(prefix)
     }

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from estimator_det.protos import rules_pb2 as estimator__det_dot_protos_dot_rules__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65stimator_det/protos/fpn.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xbb\x01\n\x16\x46\x65\x61turePyramidNetworks\x12,\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x34@\x12,\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12\x45\n\x16\x61\x64\x64itional_layer_depth\x18\x03 \x01(\x05:\x03\x32\x35\x36\x42 \xaa\xbb\x18\x1c\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xf0@\"\x08\x63hannels\"\xb6\x02\n#BidirectionalFeaturePyramidNetworks\x12,\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12,\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12\x36\n\x0enum_iterations\x18\x03 \x01(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00Y@\"\x06layers\x12\x35\n\x0bnum_filters\x18\x04 \x01(\x05\x42 \xaa\xbb\x18\x1c\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\xf0@\"\x08\x63hannels\x12&\n\x0e\x63ombine_method\x18\x05 \x01(\t:\x0e\x66\x61st_attention\x12\x1c\n\x14use_native_resize_op\x18\x06 \x01(\x08')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x65stimator_det/protos/fpn.proto\x12\x14\x65stimator_det.protos\x1a estimator_det/protos/rules.proto\"\xbb\x01\n\x16\x46\x65\x61turePyramidNetworks\x12,\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x34@\x12,\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x00\x00\x11\x00\x00\x00\x00\x00\x00\x34@\x12\x45\n\x16\x61\x64\x64itional_layer_depth\x18\x03 \x01(\x05:\x03\x32\x35\x36\x42 \xaa\xbb\x18\x1c\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xf0@\"\x08\x63hannels\"\xea\x02\n#BidirectionalFeaturePyramidNetworks\x12,\n\tmin_level\x18\x01 \x01(\x05:\x01\x33\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\x14@\x12,\n\tmax_level\x18\x02 \x01(\x05:\x01\x37\x42\x16\xaa\xbb\x18\x12\t\x00\x00\x00\x00\x00\x00\x14@\x11\x00\x00\x00\x00\x00\x00\x34@\x12\x36\n\x0enum_iterations\x18\x03 \x01(\x05\x42\x1e\xaa\xbb\x18\x1a\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00Y@\"\x06layers\x12\x35\n\x0bnum_filters\x18\x04 \x01(\x05\x42 \xaa\xbb\x18\x1c\t\x00\x00\x00\x00\x00\x00\xf0?\x11\x00\x00\x00\x00\x00\x00\xf0@\"\x08\x63hannels\x12&\n\x0e\x63ombine_method\x18\x05 \x01(\t:\x0e\x66\x61st_attention\x12P\n\x14use_native_resize_op\x18\x06 \x01(\x08\x42\x32\xaa\xbb\x18.2,both ways of enlarging give the same numbers')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,15 +29,17 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_FEATUREPYRAMIDNETWORKS'].fields_by_name['additional_layer_depth']._options = None
   _globals['_FEATUREPYRAMIDNETWORKS'].fields_by_name['additional_layer_depth']._serialized_options = b'\252\273\030\034\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\360@\"\010channels'
   _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['min_level']._options = None
-  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['min_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0004@'
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['min_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\024@'
   _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['max_level']._options = None
-  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['max_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\0004@'
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['max_level']._serialized_options = b'\252\273\030\022\t\000\000\000\000\000\000\024@\021\000\000\000\000\000\0004@'
   _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_iterations']._options = None
-  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_iterations']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000Y@\"\006layers'
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_iterations']._serialized_options = b'\252\273\030\032\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000Y@\"\006layers'
   _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_filters']._options = None
-  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_filters']._serialized_options = b'\252\273\030\034\t\000\000\000\000\000\000\000\000\021\000\000\000\000\000\000\360@\"\010channels'
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['num_filters']._serialized_options = b'\252\273\030\034\t\000\000\000\000\000\000\360?\021\000\000\000\000\000\000\360@\"\010channels'
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['use_native_resize_op']._options = None
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS'].fields_by_name['use_native_resize_op']._serialized_options = b'\252\273\030.2,both ways of enlarging give the same numbers'
   _globals['_FEATUREPYRAMIDNETWORKS']._serialized_start=91
   _globals['_FEATUREPYRAMIDNETWORKS']._serialized_end=278
   _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS']._serialized_start=281
-  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS']._serialized_end=591
+  _globals['_BIDIRECTIONALFEATUREPYRAMIDNETWORKS']._serialized_end=643
 # @@protoc_insertion_point(module_scope)

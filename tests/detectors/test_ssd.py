@@ -261,6 +261,21 @@ def test_restore_map():
             "feature_extractor { bifpn {} }",
             r"^model\.ssd\.feature_extractor\.bifpn is not supported",
         ),
+        (
+            "feature_extractor { type: 'ssd_efficientnet-b0_bifpn_keras' bifpn {} }",
+            "bifpn.num_iterations: is 0. Remedy: set it to 1 or more",
+        ),
+        (
+            "feature_extractor { type: 'ssd_efficientnet-b0_bifpn_keras' bifpn { "
+            "num_iterations: 1 num_filters: 8 combine_method: 'fast_atention' } }",
+            "combine_method: 'fast_atention' is not known; did you mean 'fast_attention'",
+        ),
+        (
+            "feature_extractor { type: 'ssd_efficientnet-b0_bifpn_keras' bifpn { "
+            "num_iterations: 1 num_filters: 8 } custom_parameters { fields { "
+            "key: 'drop_connect_rate' value { number_value: 1 } } } }",
+            "drop_connect_rate: is 1. Remedy: set it to at least 0 and less than 1",
+        ),
         ("feature_extractor { type: 'ssd_mobilenet' }", "'ssd_mobilenet' is not known"),
         ("feature_extractor { num_layers: 3 }", "has 2 layers.*makes 3"),
         (

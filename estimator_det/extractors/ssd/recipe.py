@@ -17,7 +17,6 @@ from estimator_det.config.rules import rules
 from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.extractors.base import (
     OVERRIDE,
-    TF2_LINE,
     RecipeRules,
     check_image_size,
     scale_to_unit_range,
@@ -26,6 +25,7 @@ from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
+from estimator_det.nets.necks.bifpn import BifpnOptions
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.nets.object_paths import (
     BACKBONE_PATH,
@@ -35,20 +35,16 @@ from estimator_det.nets.object_paths import (
     functional,
     nested,
 )
-from estimator_det.protos import ssd_pb2
+from estimator_det.protos import fpn_pb2, ssd_pb2
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "SSD feature extractor",
-    reserved=dict.fromkeys(
-        (*(f"ssd_efficientnet-b{i}_bifpn_keras" for i in range(8)),),
-        TF2_LINE,
-    ),
     tpu="use ssd_mobilenet_v1 or another feature extractor made for TPU",
     chosen_by="SsdFeatureExtractor.type",
 )
 
 # Fields that only some types have; they must not be set for the others.
-SPECIAL_FIELDS = ("num_layers", "fpn", "spaghettinet_arch_name")
+SPECIAL_FIELDS = ("num_layers", "fpn", "bifpn", "spaghettinet_arch_name")
 
 FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
@@ -80,6 +76,7 @@ class ExtractorOptions:
     num_layers: Optional[int] = None  # number of feature maps; None for all
     architecture: str = ""  # name of a network among those of one type (`spaghettinet_arch_name`)
     tf2_line: bool = False  # build the network of the TF2 line
+    bifpn: Optional[BifpnOptions] = None  # settings of a bidirectional pyramid
 
     @property
     def depth(self) -> Callable[[float], int]:
@@ -120,6 +117,8 @@ class Recipe(RecipeRules):
     fixed_levels: Optional[FpnLevels] = None
     is_size_exact: bool = False  # True if height and width must be equal to `min_size`
     object_paths: Optional[ObjectPaths] = None  # below the extractor, for the layers in its scope
+    # In the TF2 line: `conv_hyperparams` apply to pointwise halves of separable layers, too.
+    covers_pointwise: bool = False
 
     functions: ClassVar[Tuple[str, ...]] = ("backbone", "pyramid")
 
@@ -280,6 +279,17 @@ def _make_options(
         num_layers=effective_config.num_layers if effective_config.HasField("num_layers") else None,
         architecture=effective_config.spaghettinet_arch_name,
         tf2_line=recipe.is_tf2_line,
+        bifpn=_bifpn_options(effective_config.bifpn),
+    )
+
+
+def _bifpn_options(config: fpn_pb2.BidirectionalFeaturePyramidNetworks) -> BifpnOptions:
+    return BifpnOptions(
+        min_level=config.min_level,
+        max_level=config.max_level,
+        num_iterations=config.num_iterations,
+        depth=config.num_filters,
+        combine_method=config.combine_method,
     )
 
 

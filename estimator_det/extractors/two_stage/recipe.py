@@ -36,7 +36,6 @@ from estimator_det.nets.hyperparams import (
 )
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm
 from estimator_det.nets.object_paths import (
-    BACKBONE_PATH,
     ObjectPaths,
     Paths,
     classifier_paths,
@@ -193,7 +192,7 @@ class RecipeExtractor:
                 for scope, path in paths.items()
             }
         if self.recipe.takes_fpn:
-            return classifier_paths(stages[0], BACKBONE_PATH)
+            return classifier_paths(stages[0])
         return nested("feature_extractor", functional([*stages[0], *stages[1]]))
 
     @contextlib.contextmanager

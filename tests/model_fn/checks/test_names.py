@@ -48,12 +48,6 @@ def test_what_runs_is_accepted():
             "did you mean 'ssd_mobilenet_v",
         ),
         (
-            "model.ssd.feature_extractor.type='ssd_efficientnet-b0_bifpn_keras'",
-            "model.ssd.feature_extractor.type",
-            "not supported yet",
-            "supported: embedded_ssd_mobilenet_v1",
-        ),
-        (
             "model={ center_net { image_resizer { fixed_shape_resizer {} } } }",
             "model.center_net",
             "'center_net' is not supported yet",
