@@ -80,10 +80,10 @@ class EvaluationProgress(tf1.train.SessionRunHook):
     """Prints every few seconds how many images are evaluated."""
 
     def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
+        self._batch_size, self._images = batch_size, 0
+        self._start = self._reported = 0.0
 
     def begin(self) -> None:
-        self._images = 0
         self._start = self._reported = time.monotonic()
 
     def after_run(self, run_context: Any, run_values: Any) -> None:

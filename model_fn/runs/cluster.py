@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from estimator_det.config.text import nearest
 from estimator_det.errors import ConfigError
@@ -152,12 +152,7 @@ def _read() -> Tuple[str, Dict[str, Any]]:
     found = _parse(VERTEX_VARIABLE)
     pools = _part(VERTEX_VARIABLE, found, _CLUSTER)
     for pool in pools:
-        if pool not in POOLS:
-            raise ConfigError(
-                VERTEX_VARIABLE,
-                f"cluster.{pool} is not known{nearest(pool, list(POOLS))}. Known: "
-                f"{', '.join(POOLS)}",
-            )
+        _check_known(VERTEX_VARIABLE, f"cluster.{pool}", pool, POOLS)
     task = dict(_part(VERTEX_VARIABLE, found, _TASK))
     if task.get("type") in POOLS:
         task["type"] = POOLS[task["type"]]
@@ -188,11 +183,7 @@ def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:
     jobs: Dict[str, List[str]] = {}
     names: Dict[str, str] = {}  # address -> its field
     for job, tasks in _part(variable, settings, _CLUSTER).items():
-        if job not in JOBS:
-            raise ConfigError(
-                variable,
-                f"cluster.{job} is not known{nearest(job, list(JOBS))}. Known: {', '.join(JOBS)}",
-            )
+        _check_known(variable, f"cluster.{job}", job, JOBS)
         jobs[job] = _addresses(variable, job, tasks)
         for index, address in enumerate(jobs[job]):
             field = f"cluster.{job}[{index}]"
@@ -231,6 +222,12 @@ def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
     return tasks
 
 
+def _check_known(variable: str, what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        hint = nearest(name, list(known))
+        raise ConfigError(variable, f"{what} is not known{hint}. Known: {', '.join(known)}")
+
+
 def _is_task_of(jobs: Mapping[str, List[str]], task: Dict[str, Any]) -> bool:
     index = str(task.get("index", ""))
     return index.isdecimal() and int(index) < len(jobs.get(str(task.get("type")), []))
@@ -245,12 +242,8 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
             variable, f"a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
         )
     kind, index = task.get("type"), str(task.get("index", ""))
-    if kind is not None and kind not in JOBS:
-        raise ConfigError(
-            variable,
-            f"task.type {json.dumps(kind)} is not known{nearest(str(kind), list(JOBS))}. "
-            f"Known: {', '.join(JOBS)}",
-        )
+    if kind is not None:
+        _check_known(variable, f"task.type {json.dumps(kind)}", str(kind), JOBS)
     if kind == EVALUATOR and index == "0":
         return
     if not _is_task_of(jobs, task):
