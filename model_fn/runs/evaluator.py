@@ -85,8 +85,7 @@ class EvaluationRun:
     """
 
     def __init__(self, context: RunContext, readers: List[Reader], *, shown: str = LINE) -> None:
-        self._context, self._readers, self._shown = context, readers, shown
-        self.stop = context.stop
+        self.context, self._readers, self._shown = context, readers, shown
         tpu = context.options.tpu
         self._steps: Optional[int] = None  # all batches
         if tpu is not None and tpu.evaluates:
@@ -94,21 +93,21 @@ class EvaluationRun:
 
     def running(self) -> ContextManager[None]:
         """Context manager: the engine can evaluate; its errors become errors of a run."""
-        if self._context.options.tpu is None:
+        if self.context.options.tpu is None:
             return contextlib.nullcontext()
-        return tpu_estimator.TpuBackend(self._context).running()
+        return tpu_estimator.TpuBackend(self.context).running()
 
     def check(self) -> None:
         """Refuses before training what an evaluation of its first checkpoint would refuse."""
-        check_best_metric(self._context.config, self._context.options.evaluation.best_metric)
+        check_best_metric(self.context.config, self.context.options.evaluation.best_metric)
         for reader in self._readers:
             check_class_names(reader.config)
 
     @functools.cached_property
     def lower_is_better(self) -> bool:
         """True if the lowest value of the metric that decides is the best."""
-        metric = self._context.options.evaluation.best_metric
-        return metric is not None and lower_is_better(self._context.config, metric)
+        metric = self.context.options.evaluation.best_metric
+        return metric is not None and lower_is_better(self.context.config, metric)
 
     def evaluate(self, checkpoint: str) -> List[Evaluation]:
         return [self.evaluate_on(reader, checkpoint) for reader in self._readers]
@@ -120,7 +119,7 @@ class EvaluationRun:
         printed in full if they are new. The thresholds of the best F1 are written to
         thresholds-<step>.json beside it.
         """
-        config, folder = self._context.config, self._folder(reader)
+        config, folder = self.context.config, self._folder(reader)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
         hooks: List[tf1.train.SessionRunHook] = [_EndPreparation(folder)]
         if self._shown != NOTHING:
@@ -149,15 +148,15 @@ class EvaluationRun:
         return report(config.model, reader.name, folder, values, results, faults, shown=self._shown)
 
     def _folder(self, reader: Reader) -> str:
-        return evaluation_folder(self._context.model_dir, reader.name)
+        return evaluation_folder(self.context.model_dir, reader.name)
 
     def _make_model_fn(self) -> ModelFn:
-        return create_model_fn(self._context.config, use_tpu=self._context.options.tpu is not None)
+        return create_model_fn(self.context.config, use_tpu=self.context.options.tpu is not None)
 
     def _make_estimator(
         self, model_fn: ModelFn, checkpoint: Optional[str] = None, **run_options: Any
     ) -> Any:
-        context = self._context
+        context = self.context
         options: Dict[str, Any] = {"seed": context.options.seed, "checkpoint": checkpoint}
         tpu = context.options.tpu
         if tpu is not None:
@@ -172,7 +171,7 @@ class EvaluationRun:
         The evaluation on the first reader decides, and is recorded last: its record says that
         nothing is left to do for this checkpoint.
         """
-        options, model_dir = self._context.options.evaluation, self._context.model_dir
+        options, model_dir = self.context.options.evaluation, self.context.model_dir
         if options.best_metric is not None:
             best = BestCheckpoints(
                 model_dir,
@@ -183,14 +182,14 @@ class EvaluationRun:
             best.offer(
                 evaluations[0],
                 checkpoint,
-                lambda: export_best(self._context, self._exporter(), checkpoint),
+                lambda: export_best(self.context, self._exporter(), checkpoint),
             )
         for evaluation in reversed(evaluations):
             history.record(model_dir, evaluation)
 
     def export_final(self) -> None:
-        if self._context.options.evaluation.export_final:
-            export(self._context, self._exporter(), FINAL_EXPORT)
+        if self.context.options.evaluation.export_final:
+            export(self.context, self._exporter(), FINAL_EXPORT)
 
     def _exporter(self) -> Any:
         return self._make_estimator(self._make_model_fn())
@@ -218,35 +217,35 @@ def evaluate(
         CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
         DamagedCheckpointsError: if it cannot be read.
     """
-    context = _make_context(config, model_dir, options)
-    readers = _readers(context, on_training_data)
+    run = _make_run(config, model_dir, options, on_training_data, TABLE)
     checkpoint = checkpoint or model_dir
     while True:
         prefix = find_checkpoint(checkpoint)
         try:
-            return EvaluationRun(context, readers, shown=TABLE).evaluate(prefix)
+            return run.evaluate(prefix)
         except CheckpointGoneError as error:
             if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
                 raise
             _LOG.warning("%s; evaluating the next one", error)
 
 
-def _make_context(
-    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: Optional[TrainOptions]
-) -> RunContext:
+def _make_run(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions],
+    on_training_data: bool,
+    shown: str = LINE,
+) -> EvaluationRun:
     """A run that only evaluates, on this machine."""
     require_v2_behavior()
     refuse(each for each in check(config) if each.field.endswith("].name"))
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
-    return RunContext(config, model_dir, options)
-
-
-def _readers(context: RunContext, on_training_data: bool) -> List[Reader]:
-    return evaluation_readers(
-        context.config,
+    readers = evaluation_readers(
+        config,
         on_training_data=on_training_data,
-        sample_1_of_n=context.options.evaluation.sample_1_of_n,
+        sample_1_of_n=options.evaluation.sample_1_of_n,
     )
+    return EvaluationRun(RunContext(config, model_dir, options), readers, shown=shown)
 
 
 def continuous_eval(
@@ -279,19 +278,18 @@ def continuous_eval(
         ConfigError: if no evaluation computes `evaluation.best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
-    context = _make_context(config, model_dir, options)
-    folder, is_certain = checkpoint_dir or model_dir, context.options.num_train_steps is not None
-    run = EvaluationRun(context, _readers(context, on_training_data))
+    run = _make_run(config, model_dir, options, on_training_data)
     run.check()
+    folder, context = checkpoint_dir or model_dir, run.context
+    is_certain = context.options.num_train_steps is not None
     end = TrainingEnd(folder, context.num_steps, is_certain=is_certain)
-    return follow(run, folder, end, context.throttle_secs, timeout_secs, max_retries)
+    return follow(run, folder, end, timeout_secs, max_retries)
 
 
 def follow(
     run: EvaluationRun,
     checkpoint_dir: str,
     end: TrainingEnd,
-    min_interval_secs: float,
     timeout_secs: Optional[float] = None,
     max_retries: int = 0,
 ) -> List[Evaluation]:
@@ -299,12 +297,13 @@ def follow(
     refuse_model(checkpoint_dir)
     latest: List[Evaluation] = []
     failures = 0
+    stop, throttle_secs = run.context.stop, run.context.throttle_secs
 
     def is_over() -> bool:
-        run.stop.raise_if_requested()
-        return run.stop.is_requested or end.is_reached()
+        stop.raise_if_requested()
+        return stop.is_requested or end.is_reached()
 
-    for checkpoint in _appearing(checkpoint_dir, min_interval_secs, timeout_secs, is_over):
+    for checkpoint in _appearing(checkpoint_dir, throttle_secs, timeout_secs, is_over):
         try:
             evaluations = run.evaluate(checkpoint)
         except (CheckpointGoneError, DamagedCheckpointsError) as error:

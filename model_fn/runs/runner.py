@@ -177,7 +177,7 @@ def _evaluate_others(context: RunContext) -> Metrics:
     with StopSignals(context.stop), errors_explained, run.running():
         end = TrainingEnd(model_dir, context.num_steps)
         with task_watch.watch_run(context, end, chiefs).watching():
-            evaluations = follow(run, model_dir, end, context.throttle_secs)
+            evaluations = follow(run, model_dir, end)
         if evaluations:
             run.export_final()
         context.stop.raise_if_requested()

@@ -7,7 +7,9 @@ import pathlib
 import pytest
 
 from model_fn.runs import evaluator, lock, training_end
+from model_fn.runs.options import EvaluationOptions
 from model_fn.runs.training_end import TrainingEnd
+from tests.model_fn import fake
 
 
 def test_the_mark_of_an_earlier_run_is_not_the_end_of_this_one(tmp_path):
@@ -51,6 +53,8 @@ def test_an_evaluator_waits_for_a_training_that_resumes(tmp_path, monkeypatch):
     steps = []
 
     class Evaluations:
+        context = fake.run_context(folder, evaluation=EvaluationOptions(throttle_secs=0))
+
         def evaluate(self, checkpoint: str) -> list:
             return [evaluator.Evaluation("0", int(checkpoint), {})]
 
@@ -59,7 +63,7 @@ def test_an_evaluator_waits_for_a_training_that_resumes(tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluator.tf1.train, "latest_checkpoint", lambda _: str(next(saved)))
     monkeypatch.setattr(evaluator, "modified", lambda _: 0)
-    evaluator.follow(Evaluations(), folder, TrainingEnd(folder, 10), 0)
+    evaluator.follow(Evaluations(), folder, TrainingEnd(folder, 10))
     assert steps == [2, 8, 10]
 
 
