@@ -39,6 +39,61 @@ _POLL_SECS = 0.002
 _WorkerOutcome = Tuple[int, Outcome]  # by which worker
 
 
+class _WorkerSteps:
+    """Steps on the workers, each of which reads its own part of the records.
+
+    Args:
+        input_fn: From the number of a worker to its input function.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        loop_step: LoopStep,
+        input_fn: Callable[[int], Callable[..., Any]],
+        num_workers: int,
+    ) -> None:
+        self._strategy, self._input_fn, self._num_workers = strategy, input_fn, num_workers
+        self._pool = WorkerPool(strategy)
+        # All datasets are built here, so that their errors are raised in this process.
+        datasets = [self._dataset(number) for number in range(num_workers)]
+        dataset = datasets[0].structured_outputs
+        loop_step.build(dataset.element_spec)
+        spec = iterator_spec(strategy, dataset)
+        self.function, self._example = loop_step.function_of_worker(spec)
+        self._iterators = self._pool.create_on_workers(
+            lambda number: iter(self._dataset(number)()), spec
+        )
+        self._numbers = self._pool.create_on_workers(tf.constant, tf.TensorSpec([], tf.int32))
+
+    def _dataset(self, number: int) -> Any:
+        """A function that runs on a worker: its dataset, from where its data are now."""
+
+        def worker_dataset(context: Any) -> tf.data.Dataset:
+            # In TensorFlow's context each worker is the only one.
+            replicas = context.num_replicas_in_sync
+            part = tf.distribute.InputContext(self._num_workers, number, replicas)
+            return self._input_fn(number)(input_context=part)
+
+        @tf.function(autograph=False)
+        def dataset() -> Any:
+            return self._strategy.distribute_datasets_from_function(worker_dataset)
+
+        return dataset.get_concrete_function()
+
+    def begin(self, wants_batch: bool) -> Any:
+        """Gives a step to the next worker that is free."""
+        return self._pool.schedule(
+            self.function, self._iterators, self._numbers, tf.constant(wants_batch)
+        )
+
+    def has_ended(self, result: Any) -> bool:
+        return bool(self._pool.has_ended(result))
+
+    def outcome(self, result: Any) -> _WorkerOutcome:
+        return unpacked(result.get(), self._example)
+
+
 class CoordinatorBackend(LoopBackend):
     """The chief of such a cluster."""
 
@@ -107,45 +162,13 @@ class CoordinatorBackend(LoopBackend):
     def _make_call(
         self, loop_step: LoopStep, input_fn: Callable[..., Any]
     ) -> Tuple[Take, tf.Graph]:
-        strategy = self._strategy
-
-        def worker_context(number: int, context: Any) -> Any:
-            # In TensorFlow's context each worker is the only one.
-            replicas = context.num_replicas_in_sync
-            return tf.distribute.InputContext(len(self._workers), number, replicas)
-
-        def make_dataset(number: int) -> Any:
-            """A function that runs on a worker: its dataset, from where its data are now."""
-
-            @tf.function(autograph=False)
-            def dataset() -> Any:
-                return strategy.distribute_datasets_from_function(
-                    lambda context: input_fn(number)(input_context=worker_context(number, context))
-                )
-
-            return dataset.get_concrete_function()
-
-        pool = WorkerPool(strategy)
-        # All of them are built here, so that their errors are raised in this process.
-        datasets = [make_dataset(number) for number in range(len(self._workers))]
-        dataset = datasets[0].structured_outputs
-        loop_step.build(dataset.element_spec)
-        spec = iterator_spec(strategy, dataset)
-        function, example = loop_step.function_of_worker(spec)
-        iterators = pool.create_on_workers(lambda number: iter(make_dataset(number)()), spec)
-        numbers = pool.create_on_workers(tf.constant, tf.TensorSpec([], tf.int32))
-
-        def begin(wants_batch: bool) -> Any:
-            return pool.schedule(function, iterators, numbers, tf.constant(wants_batch))
-
-        def read(result: Any) -> _WorkerOutcome:
-            return unpacked(result.get(), example)
+        steps = _WorkerSteps(self._strategy, loop_step, input_fn, len(self._workers))
 
         def take(num_steps: int, stops: Sequence[bool]) -> Optional[Outcome]:
             del stops
             before = int(loop_step.global_step.numpy())
             with _explained_errors():
-                results = self._steps_of_workers(pool, begin, read, num_steps)
+                results = self._steps_of_workers(steps, num_steps)
             if not results:
                 return None
             outcome = _merged(results, len(self._workers))
@@ -153,15 +176,9 @@ class CoordinatorBackend(LoopBackend):
             loop_step.global_step.assign(before + int(outcome.num_taken))
             return outcome
 
-        return take, function.graph
+        return take, steps.function.graph
 
-    def _steps_of_workers(
-        self,
-        pool: WorkerPool,
-        begin: Callable[[bool], Any],
-        read: Callable[[Any], _WorkerOutcome],
-        num_steps: int,
-    ) -> List[_WorkerOutcome]:
+    def _steps_of_workers(self, steps: _WorkerSteps, num_steps: int) -> List[_WorkerOutcome]:
         """Returns steps in the order in which they ended; fewer if training is to stop.
 
         None runs any more at the return, so that what is saved then belongs together. If none ends
@@ -174,13 +191,13 @@ class CoordinatorBackend(LoopBackend):
             while number < num_steps and len(running) < _AHEAD * len(self._workers):
                 if is_over or self._context.stop.is_requested:
                     break
-                running.append(begin(number == 0))
+                running.append(steps.begin(number == 0))
                 number += 1
             if not running:
                 return results
-            for result in [each for each in running if pool.has_ended(each)]:
+            for result in [each for each in running if steps.has_ended(each)]:
                 running.remove(result)
-                results.append(read(result))
+                results.append(steps.outcome(result))
                 is_over = is_over or not bool(results[-1][1].is_finite)
                 ended_at = time.monotonic()
             self._check_waited(time.monotonic() - ended_at)

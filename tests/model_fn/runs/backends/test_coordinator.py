@@ -54,7 +54,7 @@ def _outcome(first: int, size: int, *, is_finite: bool = True, has_batch: bool =
     )
 
 
-class _Pool:
+class _Steps:
     """Workers take turns, and end a step when the test says so."""
 
     def __init__(self, make: Callable[[int, bool], Outcome]) -> None:
@@ -65,7 +65,7 @@ class _Pool:
 
     def begin(self, wants_batch: bool) -> Any:
         number = len(self.begun)
-        self.begun.append(_Result((tf.constant(number % 2), self._make(number, wants_batch))))
+        self.begun.append(_Result((number % 2, self._make(number, wants_batch))))
         self.most = max(self.most, sum(not each.is_over for each in self.begun))
         return self.begun[-1]
 
@@ -73,30 +73,25 @@ class _Pool:
         result.is_over = self.ends
         return self.ends
 
+    def outcome(self, result: Any) -> Any:
+        return result.value
+
 
 class _Result:
     def __init__(self, value: Any) -> None:
-        self._value, self.is_over = value, False
-
-    def get(self) -> Any:
-        return self._value
+        self.value, self.is_over = value, False
 
 
 def _good(number: int, wants_batch: bool) -> Outcome:
     return _outcome(10 * number, 2, has_batch=wants_batch)
 
 
-def _read(result: _Result) -> Any:
-    worker, outcome = result.get()
-    return int(worker), outcome
-
-
 def test_a_call_has_its_steps(tmp_path):
-    backend, pool = _backend(tmp_path), _Pool(_good)
+    backend, steps = _backend(tmp_path), _Steps(_good)
     assert backend._steps_per_call == 32
-    taken = backend._steps_of_workers(pool, pool.begin, _read, 7)
+    taken = backend._steps_of_workers(steps, 7)
     assert [worker for worker, _ in taken] == [0, 1, 0, 1, 0, 1, 0]
-    assert pool.most == 4  # two for each worker
+    assert steps.most == 4  # two for each worker
     merged = coordinator._merged(taken, 2)
     assert int(merged.num_taken) == 7 and float(merged.scalars["loss"]) == 60
     assert float(merged.input_wait) == 3.5
@@ -118,8 +113,8 @@ def test_no_step_begins_after_one_that_is_not_finite(tmp_path):
         is_finite = number != 1
         return _outcome(number, 2, is_finite=is_finite, has_batch=wants_batch or not is_finite)
 
-    pool = _Pool(bad)
-    taken = _backend(tmp_path)._steps_of_workers(pool, pool.begin, _read, 20)
+    steps = _Steps(bad)
+    taken = _backend(tmp_path)._steps_of_workers(steps, 20)
     assert len(taken) == 4  # those that had begun
     merged = coordinator._merged(taken, 2)
     assert int(merged.num_taken) == 3 and not bool(merged.is_finite)
@@ -128,7 +123,7 @@ def test_no_step_begins_after_one_that_is_not_finite(tmp_path):
 
 
 def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
-    backend, pool = _backend(tmp_path), _Pool(_good)
+    backend, steps = _backend(tmp_path), _Steps(_good)
     sleep = coordinator.time.sleep
 
     def notice(secs: float) -> None:
@@ -136,17 +131,17 @@ def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
         sleep(secs)
 
     monkeypatch.setattr(coordinator.time, "sleep", notice)
-    pool.ends = False
-    has_ended = pool.has_ended
+    steps.ends = False
+    has_ended = steps.has_ended
 
     def end_later(result: Any) -> bool:
-        pool.ends = pool.ends or backend._context.stop.is_requested
+        steps.ends = steps.ends or backend._context.stop.is_requested
         return has_ended(result)
 
-    monkeypatch.setattr(pool, "has_ended", end_later)
+    monkeypatch.setattr(steps, "has_ended", end_later)
     # Those that run are waited for, so that a checkpoint has all of them or none.
-    assert len(backend._steps_of_workers(pool, pool.begin, _read, 20)) == 4
-    assert backend._steps_of_workers(pool, pool.begin, _read, 20) == []
+    assert len(backend._steps_of_workers(steps, 20)) == 4
+    assert backend._steps_of_workers(steps, 20) == []
 
 
 @pytest.mark.parametrize(
@@ -154,8 +149,8 @@ def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
     [("worker 0 is missing", "^worker 0 is missing"), (None, "no step of the workers has ended")],
 )
 def test_steps_that_do_not_end(tmp_path, monkeypatch, missing, message):
-    backend, pool = _backend(tmp_path, task_timeout_secs=0.1), _Pool(_good)
-    pool.ends = False
+    backend, steps = _backend(tmp_path, task_timeout_secs=0.1), _Steps(_good)
+    steps.ends = False
 
     def look(_: float) -> None:
         backend._watch._missing = MissingTaskError(missing) if missing else None
@@ -167,7 +162,7 @@ def test_steps_that_do_not_end(tmp_path, monkeypatch, missing, message):
 
     monkeypatch.setattr(task_watch, "_end_process", leave)
     with pytest.raises(MissingTaskError, match=message):
-        backend._steps_of_workers(pool, pool.begin, _read, 20)
+        backend._steps_of_workers(steps, 20)
 
 
 def test_a_step_that_another_worker_took_over():
