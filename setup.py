@@ -71,6 +71,7 @@ BEAM = ["apache-beam>=2.55,<2.72"]
 
 # For `export --format`: docs/exporting.md.
 ONNX = ["onnx>=1.14,<1.19", "onnxruntime>=1.17", "tf2onnx>=1.16"]
+MLFLOW = ["mlflow-skinny>=2.14"]  # `train --track mlflow`
 OPENVINO = ["openvino>=2024.4"]
 SERVE = [
     "prometheus-client>=0.20",
@@ -112,6 +113,7 @@ setup(
         "test": [*TEST, *SERVE],
         "protos": PROTOS,
         "beam": BEAM,
+        "mlflow": MLFLOW,
         "onnx": ONNX,
         "openvino": OPENVINO,
         "serve": SERVE,

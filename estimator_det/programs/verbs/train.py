@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import logging
 import os
@@ -83,6 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "estimator-det data-worker"
     )
     add_options(parser, str, {"--tf_data_service HOST:PORT": text})
+    parser.add_argument(
+        "--track", choices=("mlflow",), help="also report to the MLflow of MLFLOW_TRACKING_URI"
+    )
     add_verbose_argument(parser)
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
@@ -220,6 +224,7 @@ def run(options: argparse.Namespace) -> None:
         )
     console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
+    from estimator_det.programs.tracking import MlflowHook
     from model_fn.evaluation.readers import named_readers
     from model_fn.runs import runner
 
@@ -229,7 +234,12 @@ def run(options: argparse.Namespace) -> None:
         speed = step_speed.fastest(config)
         console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
         train_options = dataclasses.replace(train_options, precision=speed.precision)
-    metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
+    with contextlib.ExitStack() as stack:
+        if options.track and members.is_chief:
+            tracker = MlflowHook()
+            stack.callback(tracker.close)
+            train_options = dataclasses.replace(train_options, hooks=[tracker])
+        metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
         reader, step = next(iter(named_readers(config))), int(metrics["global_step"])

@@ -1,0 +1,115 @@
+"""Sends a training to MLflow: parameters, losses, metrics, pictures and the exported model.
+
+A thread of its own sends, so that a tracker that is slow or down neither delays nor ends a run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import math
+import os
+import queue
+import threading
+from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
+
+from estimator_det.config import text
+from estimator_det.console.printing import plain
+from estimator_det.errors import UsageError
+from estimator_det.files import json_lines
+from model_fn.evaluation import history
+from model_fn.runs.context import Hook, RunContext, StepResult
+
+MLFLOW = "mlflow"
+TAG = "estimator_det.model_dir"  # by which a resumed run finds its entry
+_ARTIFACTS = ("pipeline.config", "report.html", "eval_0", "export/best", "export/Servo")
+_MOST_WAITING = 1_000  # values that a slow tracker may be behind
+_LAST_SECONDS = 60.0
+
+_LOG = logging.getLogger(__name__)
+
+
+class MlflowHook(Hook):
+    """Reports to the server or folder of MLFLOW_TRACKING_URI; `close` ends it after the run."""
+
+    def __init__(self) -> None:
+        if importlib.util.find_spec(MLFLOW) is None:
+            raise UsageError("--track mlflow needs mlflow; run pip install 'estimator-det[mlflow]'")
+        self._mlflow: Any = importlib.import_module(MLFLOW)
+        self._waiting: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_MOST_WAITING)
+        self._sender = threading.Thread(target=self._send, name=MLFLOW, daemon=True)
+        self._context: Optional[RunContext] = None
+        self._first_step = self._reported_step = 0
+
+    def begin(self, context: RunContext, step: int) -> None:
+        self._context, self._first_step, self._reported_step = context, step, step
+        self._sender.start()
+        self._put(lambda: self._open(context))
+
+    def after_step(self, result: StepResult) -> None:
+        assert self._context is not None
+        if result.step >= self._reported_step + self._context.options.progress_steps:
+            self._reported_step = result.step
+            self._put(lambda: self._log(result.scalars, result.step))
+
+    def close(self) -> None:
+        """Sends evaluations and files of the whole run, and waits a while for the tracker."""
+        if self._context is None:  # it ended before the first step
+            return
+        folder = self._context.model_dir
+        keys = ("reader", "step", "metrics")
+        for line in json_lines.read(os.path.join(folder, history.EVALUATIONS_FILE), keys):
+            if line["step"] > self._first_step or self._first_step == 0:  # else it is sent
+                named = {f"{line['reader']}/{name}": v for name, v in line["metrics"].items()}
+                self._put(lambda values=named, step=line["step"]: self._log(values, step))
+        for path in (os.path.join(folder, name) for name in _ARTIFACTS):
+            if os.path.exists(path):
+                self._put(lambda path=path: self._mlflow.log_artifact(path))
+        self._put(self._mlflow.end_run)
+        self._put(None)
+        self._sender.join(_LAST_SECONDS)
+        if self._sender.is_alive():
+            _LOG.warning("MLflow has not taken all of this run within %d s", _LAST_SECONDS)
+
+    def _open(self, context: RunContext) -> None:
+        """Continues the entry of the folder, or begins one with the configuration."""
+        folder = os.path.abspath(context.model_dir)
+        runs = self._mlflow.search_runs(
+            filter_string=f"tags.`{TAG}` = '{folder}'", max_results=1, output_format="list"
+        )
+        if runs:
+            self._mlflow.start_run(run_id=runs[0].info.run_id)
+            return
+        self._mlflow.start_run(run_name=os.path.basename(folder), tags={TAG: folder})
+        self._mlflow.log_params(dict(_parameters(context)))
+
+    def _log(self, values: Mapping[str, Optional[float]], step: int) -> None:
+        usable = {k: v for k, v in values.items() if v is not None and math.isfinite(v)}
+        self._mlflow.log_metrics({_allowed(name): v for name, v in usable.items()}, step=step)
+
+    def _put(self, report: Optional[Callable[[], None]]) -> None:
+        try:
+            self._waiting.put_nowait(report)
+        except queue.Full:  # the sender has stopped, or the tracker is far behind
+            _LOG.debug("MLflow is behind; a value is left out")
+
+    def _send(self) -> None:
+        while report := self._waiting.get():
+            try:
+                report()
+            except Exception as error:  # whatever a tracker does, the training goes on
+                _LOG.warning("MLflow gets no more of this run: %s", plain(str(error)))
+                return
+
+
+def _parameters(context: RunContext) -> Iterator[Tuple[str, str]]:
+    """The fields of the configuration that are set, as MLflow takes them."""
+    for entry in text.entries(context.config):
+        if entry.field.message_type is None:
+            yield _allowed(entry.path), plain(entry.value)
+
+
+def _allowed(name: str) -> str:
+    """MLflow allows these characters in names, and 250 of them."""
+    return "".join(c if c.isalnum() or c in "_-. /" else "_" for c in name)[-250:]

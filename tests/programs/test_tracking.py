@@ -1,0 +1,91 @@
+"""`train --track mlflow`, with a module that stands in for MLflow's client."""
+
+import importlib
+import importlib.util
+import json
+import threading
+
+import pytest
+
+from estimator_det.errors import UsageError
+from estimator_det.programs import tracking
+from model_fn.runs.context import StepResult
+from tests.model_fn import fake
+
+STAND_IN = """
+import types
+entries, calls = {}, []
+def search_runs(filter_string, max_results, output_format):
+    folder = filter_string.split("'")[1]
+    runs = [types.SimpleNamespace(run_id=folder)] if folder in entries else []
+    return [types.SimpleNamespace(info=run) for run in runs]
+def start_run(run_id=None, run_name=None, tags=None):
+    entries.setdefault(run_id or tags["estimator_det.model_dir"], [])
+    calls.append(("start", run_id is None))
+def log_params(values): calls.append(("params", values))
+def log_metrics(values, step): calls.append(("metrics", step, values))
+def log_artifact(path): calls.append(("artifact", path))
+def end_run(): calls.append(("end",))
+"""
+
+
+@pytest.fixture
+def mlflow(tmp_path, monkeypatch):
+    (tmp_path / "mlflow.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    monkeypatch.delitem(importlib.sys.modules, "mlflow", raising=False)
+    return importlib.import_module("mlflow")
+
+
+def _train(folder, steps):
+    hook = tracking.MlflowHook()
+    config = fake.pipeline_config("train_config { batch_size: 4 }")
+    hook.begin(fake.run_context(str(folder), config, progress_steps=2), steps[0])
+    for step in steps:
+        values = {"Loss/total_loss": float(step), "bad": float("nan")}
+        hook.after_step(StepResult(step, 1, values))
+    hook.close()
+
+
+def test_a_run_and_its_continuation_are_one_entry(mlflow, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "pipeline.config").touch()
+    line = {"step": 4, "reader": "eval_0", "metrics": {"mAP@.50": 0.5, "AR": None}}
+    (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    _train(folder, [0, 1, 2, 3, 4])
+    (start, params, *metrics), end = mlflow.calls[:5], mlflow.calls[-1]
+    assert start == ("start", True) and params[1]["train_config.batch_size"] == "4"
+    assert metrics == [
+        ("metrics", 2, {"Loss/total_loss": 2.0}),
+        ("metrics", 4, {"Loss/total_loss": 4.0}),
+        ("metrics", 4, {"eval_0/mAP_.50": 0.5}),
+    ]
+    assert ("artifact", str(folder / "pipeline.config")) in mlflow.calls and end == ("end",)
+    mlflow.calls.clear()
+    _train(folder, [4, 5, 6])
+    assert mlflow.calls[0] == ("start", False) and len(mlflow.entries) == 1
+    kinds = [call[0] for call in mlflow.calls]
+    assert "params" not in kinds and kinds.count("metrics") == 1  # nothing twice
+
+
+def test_a_tracker_that_is_down_or_slow_ends_nothing(mlflow, tmp_path, monkeypatch, caplog):
+    def fail(**_):
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(mlflow, "search_runs", fail)
+    _train(tmp_path, range(5000))
+    assert caplog.text.count("MLflow gets no more of this run: no answer") == 1
+    waits = threading.Event()
+    monkeypatch.setattr(mlflow, "search_runs", lambda **_: waits.wait(60))
+    monkeypatch.setattr(tracking, "_LAST_SECONDS", 0.1)
+    _train(tmp_path, range(5000))
+    waits.set()
+    assert "MLflow has not taken all of this run" in caplog.text
+
+
+def test_mlflow_is_missing(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"run pip install 'estimator-det\[mlflow\]'"):
+        tracking.MlflowHook()
