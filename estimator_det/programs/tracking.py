@@ -5,6 +5,7 @@ A thread of its own sends, so that a tracker that is slow or down neither delays
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import logging
@@ -62,10 +63,10 @@ class MlflowHook(Hook):
         for line in json_lines.read(os.path.join(folder, history.EVALUATIONS_FILE), keys):
             if line["step"] > self._first_step or self._first_step == 0:  # else it is sent
                 named = {f"{line['reader']}/{name}": v for name, v in line["metrics"].items()}
-                self._put(lambda values=named, step=line["step"]: self._log(values, step))
+                self._put(functools.partial(self._log, named, line["step"]))
         for path in (os.path.join(folder, name) for name in _ARTIFACTS):
             if os.path.exists(path):
-                self._put(lambda path=path: self._mlflow.log_artifact(path))
+                self._put(functools.partial(self._mlflow.log_artifact, path))
         self._put(self._mlflow.end_run)
         self._put(None)
         self._sender.join(_LAST_SECONDS)
