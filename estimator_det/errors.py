@@ -1,46 +1,16 @@
-"""Errors that a user can fix, and the problems of a configuration."""
+"""Errors that a user can fix, and the problems of a configuration.
+
+Programs print them in a line. Any other error is a defect, and keeps its traceback.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import shlex
-from typing import Iterable, Optional, Tuple
+from typing import Iterable, Tuple
 
 SEVERITIES = ("error", "warning", "advice", "placeholder")
-
-# First words of a message that continues its field: "train_config.num_steps is 0".
-_PREDICATES = frozenset(
-    ["is", "are", "has", "have", "must", "needs", "need", "cannot", "divides", "generates",
-     "makes", "does", "repeats", "mixes", "lists", "takes", "trains"]
-)  # fmt: skip
-
-
-class ConfigError(ValueError):
-    """A configuration or an argument that cannot be read, merged or used.
-
-    Its text is one sentence of all three parts.
-
-    Attributes:
-        field: Path of the field, absolute or below its component; None if no field is at fault.
-        message: What is wrong with the value, and what is allowed.
-        remedy: What to do about it; "" if the message says it.
-    """
-
-    def __init__(self, field: Optional[str], message: str, remedy: str = "") -> None:
-        super().__init__(field, message, remedy)  # all arguments, so that it can be pickled
-        self.field = field
-        self.message = message
-        self.remedy = remedy
-
-    def __str__(self) -> str:
-        text = self.message
-        if self.field:
-            joint = " " if text.partition(" ")[0] in _PREDICATES else ": "
-            text = f"{self.field}{joint}{text}"
-        if self.remedy:
-            text += f"{'. ' if self.remedy[0].isupper() else '; '}{self.remedy}"
-        return text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +38,15 @@ class Problem:
             raise ValueError(f"a problem of {self.field} without an edit cannot be safe to fix")
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.field}: {self.message}. Remedy: {self.full_remedy()}"
+        return f"{self.severity}: {self.text()}"
+
+    def text(self) -> str:
+        """The problem in a line, without its severity."""
+        return f"{self.field}: {self.message}. Remedy: {self.full_remedy()}"
 
     def full_remedy(self) -> str:
         """The edits, and the advice besides them."""
         return "; ".join(filter(None, (self._edits_text(), self.remedy)))
-
-    def as_error(self) -> ConfigError:
-        """The problem as an exception."""
-        return ConfigError(self.field, self.message, self.remedy or self._edits_text())
 
     def _edits_text(self) -> str:
         return " ".join(f"--set {shlex.quote(edit)}" for edit in self.edits)
@@ -86,28 +56,33 @@ error = functools.partial(Problem, "error")
 warning = functools.partial(Problem, "warning")
 
 
-def from_error(reason: ConfigError, field: str, remedy: str) -> Problem:
-    """The problem of an error in `field`; `remedy` is for errors that have none."""
-    return Problem("error", field, reason.message, reason.remedy or remedy)
+class UsageError(ValueError):
+    """An argument, a flag or a file cannot be used; the message says what to do."""
 
 
-def refuse(problems: Iterable[Problem], heading: str = "") -> None:
-    """Raises a ConfigError of all that prevents a run, in lines under the heading.
+class ConfigError(UsageError):
+    """A configuration cannot be used."""
 
-    A single problem without a heading is raised with its own field and remedy.
-    """
-    listed = [problem for problem in problems if problem.severity in ("error", "placeholder")]
-    if len(listed) == 1 and not heading:
-        raise listed[0].as_error()
-    if listed:
-        raise ConfigError(None, "\n".join(filter(None, [heading, *map(str, listed)])))
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(self.problems)
+
+    @classmethod
+    def at(cls, field: str, message: str, remedy: str) -> ConfigError:
+        """The error of a single problem."""
+        return cls([error(field, message, remedy)])
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return self.problems[0].text()
+        return "\n".join(["the configuration cannot be run", *map(str, self.problems)])
 
 
-def raise_first(problems: Iterable[Problem]) -> None:
-    """Raises the first error as a ConfigError; warnings are left to `config.check`."""
-    for problem in problems:
-        if problem.severity == "error":
-            raise problem.as_error()
+def raise_errors(problems: Iterable[Problem]) -> None:
+    """Raises a ConfigError of the problems that prevent a run, if there are any."""
+    errors = [problem for problem in problems if problem.severity in ("error", "placeholder")]
+    if errors:
+        raise ConfigError(errors)
 
 
 class RunError(RuntimeError):
@@ -153,7 +128,3 @@ class NotFiniteLossError(RunError):
 
 class NoTpuError(RunError):
     """The TPU that a run is meant for cannot be reached."""
-
-
-class UsageError(Exception):
-    """The command line asks for something that cannot be done; the message says what to do."""

@@ -13,7 +13,7 @@ from PIL import Image
 from estimator_det.compat import tf
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import plain
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.files.mask_regions import MaskRegion, paste_mask, run_lengths
 from exporters import formats
 from exporters.image_files import pillow_pixels, read_image
@@ -245,17 +245,16 @@ class Detector:
         return dict(self.model.class_names)
 
     def class_ids(self, names: Sequence[str]) -> Set[int]:
-        """Ids of the classes with some names; ConfigError if the label map lacks one."""
+        """Ids of the classes with some names; UsageError if the label map lacks one."""
         ids = {name: class_id for class_id, name in self.model.class_names.items()}
         path = plain(self.model.path)
         for name in names:
             if name not in ids:
                 hint = nearest(name, list(ids)) or "."
                 known = f"Known: {plain(', '.join(ids))}" if ids else "It has no label map"
-                raise ConfigError(
-                    None,
-                    f"{path} has no class {plain(name)!r}{hint} {known}",
-                    "give names of its label map with commas between",
+                raise UsageError(
+                    f"{path} has no class {plain(name)!r}{hint} {known}; give names of its label "
+                    "map with commas between"
                 )
         return {ids[name] for name in names}
 

@@ -25,7 +25,7 @@ import numpy as np
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import Context, TrainableDetector, make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.loaded_model import image_feed
@@ -92,9 +92,7 @@ class ExportOptions:
 
     def __post_init__(self) -> None:
         if self.max_batch is not None and not 1 <= self.max_batch <= MAX_BATCH:
-            raise ConfigError(
-                None, f"max_batch is {self.max_batch}; it must be between 1 and {MAX_BATCH}"
-            )
+            raise UsageError(f"max_batch is {self.max_batch}; it must be between 1 and {MAX_BATCH}")
 
 
 class BuiltInput(NamedTuple):
@@ -262,11 +260,9 @@ def _build_signatures(
     names = None
     if options.outputs == DETECTIONS:
         if label_map is None:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 "--outputs detections: class names are one of these outputs, and there is no label "
-                "map",
-                "give --label_map_path",
+                "map; give --label_map_path"
             )
         names = read_label_map(label_map).names
     channels = serving.additional_channels(config)

@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.facts import context_shape
 from estimator_det.config.text import nearest
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import model_pb2
 from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES
 from inputs import schema
@@ -43,9 +43,9 @@ def resolve_input_types(names: Sequence[str], num_additional_channels: int) -> T
         if name not in INPUT_TYPES:
             known = [*INPUT_TYPES, ALL_INPUT_TYPES]
             hint = nearest(name, known) or "."
-            raise ConfigError(None, f"input type {name!r} is not known{hint} Known: {known}")
+            raise UsageError(f"input type {name!r} is not known{hint} Known: {known}")
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ConfigError(None, f"input types {list(names)}: give at least one, and each only once")
+        raise UsageError(f"input types {list(names)}: give at least one, and each only once")
     return chosen
 
 
@@ -55,10 +55,8 @@ def parse_input_shape(text: str) -> Optional[List[Optional[int]]]:
         return None
     sizes = parse_sizes(text, "input shape")
     if len(sizes) != 4:
-        raise ConfigError(
-            None,
-            f"input shape {text!r} has {len(sizes)} sizes",
-            "give four: batch,height,width,channels",
+        raise UsageError(
+            f"input shape {text!r} has {len(sizes)} sizes; give four: batch,height,width,channels"
         )
     return sizes
 
@@ -68,10 +66,9 @@ def parse_sizes(text: str, name: str) -> List[Optional[int]]:
     sizes: List[Optional[int]] = []
     for word in map(str.strip, text.split(",")):
         if word not in ("-1", "None") and not (word.isdigit() and int(word) > 0):
-            raise ConfigError(
-                None,
-                f"{name} {text!r}: {word!r} is not a size",
-                "give a number above 0, or -1 for any size",
+            raise UsageError(
+                f"{name} {text!r}: {word!r} is not a size; give a number above 0, or -1 for any "
+                "size"
             )
         sizes.append(int(word) if word.isdigit() else None)
     return sizes
@@ -90,17 +87,14 @@ def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
             tensor = graph.get_tensor_by_name(operation if ":" in operation else f"{operation}:0")
         except (KeyError, ValueError) as error:
             hint = nearest(operation, [each.name for each in graph.get_operations()])
-            raise ConfigError(
-                None,
-                f"additional output tensor {name!r} is not in the graph of the first "
-                f"input type{hint or '.'} The file of --write_inference_graph lists the "
-                "names",
+            raise UsageError(
+                f"additional output tensor {name!r} is not in the graph of the first input "
+                f"type{hint or '.'} The file of --write_inference_graph lists the names"
             ) from error
         if tensor.dtype in (tf.resource, tf.variant):
-            raise ConfigError(
-                None,
-                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value",
-                "name the tensor that is read from it",
+            raise UsageError(
+                f"additional output tensor {name!r} is a {tensor.dtype.name}, which has no value; "
+                "name the tensor that is read from it"
             )
         tensors[operation] = tensor
     return tensors
@@ -164,10 +158,8 @@ def parse_side_inputs(
     ):
         if values and len(values) != len(chosen):
             flag = "--side_input_types" if field == "dtype" else "--side_input_shapes"
-            raise ConfigError(
-                None,
-                f"{flag}: has {len(values)} entries for the side inputs {chosen}",
-                "give one for each",
+            raise UsageError(
+                f"{flag}: has {len(values)} entries for the side inputs {chosen}; give one for each"
             )
         for position, value in enumerate(values):
             side_inputs[position] = side_inputs[position]._replace(**{field: value})
@@ -180,40 +172,33 @@ def check_side_inputs(
     """The side inputs of an export, none where None is given."""
     needed = model_side_inputs(model)
     if side_inputs is None and needed:
-        raise ConfigError(
-            None,
-            f"the model needs the side inputs {list(needed)}, because it attends to "
-            "context features",
-            "add --use_side_inputs",
+        raise UsageError(
+            f"the model needs the side inputs {list(needed)}, because it attends to context "
+            "features; add --use_side_inputs"
         )
     if side_inputs is not None and not needed:
-        raise ConfigError(
-            None,
-            "--use_side_inputs: the model takes no side inputs, because it has no "
-            "context_config with use_long_term_attention",
-            "leave it out",
+        raise UsageError(
+            "--use_side_inputs: the model takes no side inputs, because it has no context_config "
+            "with use_long_term_attention; leave it out"
         )
     chosen = tuple(side_inputs or ())
     if sorted(side.name for side in chosen) != sorted(needed):
-        raise ConfigError(
-            None,
-            f"--side_input_names: are {[side.name for side in chosen]}; the model "
-            f"takes {list(needed)}, each once",
+        raise UsageError(
+            f"--side_input_names: are {[side.name for side in chosen]}; the model takes "
+            f"{list(needed)}, each once"
         )
     for side in chosen:
         wanted = needed[side.name]
         if side.dtype != wanted.dtype:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"--side_input_types: {side.name} is {side.dtype.name}; it must be "
-                f"{wanted.dtype.name}",
+                f"{wanted.dtype.name}"
             )
         # The number of context features may differ from the one that training pads to.
         if len(side.shape) != len(wanted.shape) or side.shape[2:] != wanted.shape[2:]:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"--side_input_shapes: {side.name} is {_text(side.shape)}; it must be "
-                f"{_text(wanted.shape)}, where {_MEANING[side.name]}",
+                f"{_text(wanted.shape)}, where {_MEANING[side.name]}"
             )
     return chosen
 
@@ -225,9 +210,7 @@ def _words(text: str) -> List[str]:
 def _type(word: str) -> tf.DType:
     known = _TYPES.get(word.removeprefix("tf."))
     if known is None:
-        raise ConfigError(
-            None, f"--side_input_types: {word!r} is not known; allowed: {sorted(_TYPES)}"
-        )
+        raise UsageError(f"--side_input_types: {word!r} is not known; allowed: {sorted(_TYPES)}")
     return known
 
 

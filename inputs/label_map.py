@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Tuple
 from estimator_det import files
 from estimator_det.config.text import parse_message
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos.string_int_label_map_pb2 import (
     LVISFrequency,
     StringIntLabelMap,
@@ -65,7 +65,7 @@ def parse_label_map(text: str, source: str = "<text>") -> LabelMap:
     items = parse_message(text, StringIntLabelMap(), source).item
     classes = [item for number, item in enumerate(items, 1) if _is_class(item, number, source)]
     if not classes:
-        raise ConfigError(None, f"{source}: no item has an id of 1 or more", "list the classes")
+        raise UsageError(f"{source}: no item has an id of 1 or more; list the classes")
     classes.sort(key=lambda item: item.id)
     items_by_id = _unique("id", [(item.id, item) for item in classes], source)
     items_by_name = _unique("name", [(item.name, item) for item in classes if item.name], source)
@@ -87,35 +87,32 @@ def _shown(item: StringIntLabelMapItem) -> str:
 
 
 def _is_class(item: StringIntLabelMapItem, number: int, source: str) -> bool:
-    """True for a class, False for the background; ConfigError if it is neither."""
+    """True for a class, False for the background; UsageError if it is neither."""
     where = f"{source}: item {number}"
     if not item.HasField("id"):
-        raise ConfigError(None, f"{where} ({_shown(item)}) has no id")
+        raise UsageError(f"{where} ({_shown(item)}) has no id")
     if not (item.name or item.display_name):
-        raise ConfigError(None, f"{where} (id {item.id}) has neither name nor display_name")
+        raise UsageError(f"{where} (id {item.id}) has neither name nor display_name")
     if item.id > 0:
         return True
     if item.id == 0 and item.name == BACKGROUND:
         return False
-    raise ConfigError(
-        None,
-        f"{where} ({_shown(item)}) has id {item.id}; ids start at 1, since 0 is the background",
+    raise UsageError(
+        f"{where} ({_shown(item)}) has id {item.id}; ids start at 1, since 0 is the background"
     )
 
 
 def _unique(
     field: str, pairs: List[Tuple[Any, StringIntLabelMapItem]], source: str
 ) -> Dict[Any, StringIntLabelMapItem]:
-    """Items by their values; ConfigError if two have the same."""
+    """Items by their values; UsageError if two have the same."""
     unique: Dict[Any, StringIntLabelMapItem] = {}
     for value, item in pairs:
         earlier = unique.setdefault(value, item)
         if earlier is not item:
             first, second = (f"item {_shown(x)} (id {x.id})" for x in (earlier, item))
             shown = quoted(value) if isinstance(value, str) else value
-            raise ConfigError(
-                None, f"{source}: {field} {shown} is given twice: {first} and {second}"
-            )
+            raise UsageError(f"{source}: {field} {shown} is given twice: {first} and {second}")
     return unique
 
 
@@ -123,10 +120,9 @@ def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
     for kind, relatives in (("ancestors", item.ancestor_ids), ("descendants", item.descendant_ids)):
         unknown = sorted({relative for relative in relatives if relative not in label_map.names})
         if unknown:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"{label_map.path}: item {_shown(item)} (id {item.id}) lists {kind} "
-                f"{plain(unknown)}, which are ids of no item",
+                f"{plain(unknown)}, which are ids of no item"
             )
         getattr(label_map, kind)[item.id] = tuple(relatives)
     if item.frequency:
@@ -135,8 +131,7 @@ def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
         label_map.keypoints.setdefault(item.id, {})[keypoint.label] = keypoint.id
         known = label_map.keypoint_ids.setdefault(keypoint.label, keypoint.id)
         if known != keypoint.id:
-            raise ConfigError(
-                None,
-                f"{label_map.path}: item {_shown(item)}: keypoint {quoted(keypoint.label)} "
-                f"has id {keypoint.id}, but {known} before",
+            raise UsageError(
+                f"{label_map.path}: item {_shown(item)}: keypoint {quoted(keypoint.label)} has id "
+                f"{keypoint.id}, but {known} before"
             )

@@ -22,7 +22,7 @@ from estimator_det.config.facts import context_shape, predicts_masks, readers
 from estimator_det.config.field_rules import no_effect
 from estimator_det.config.paths import named_paths
 from estimator_det.config.rules import check, rules
-from estimator_det.errors import ConfigError, Problem, error, refuse, warning
+from estimator_det.errors import ConfigError, Problem, error, raise_errors, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
 from inputs.augment import make_steps
@@ -142,7 +142,7 @@ def create_train_input_fn(
 def _refuse(config: pipeline_pb2.TrainEvalPipelineConfig, *parts: str) -> None:
     """Raises the errors in the parts of a configuration that make an input."""
     files = {field for field, _ in named_paths(config)}  # their errors show when they are read
-    refuse(
+    raise_errors(
         problem
         for problem in check(config)
         if problem.field not in files
@@ -222,12 +222,12 @@ def create_eval_input_fn(
     evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
-            raise ConfigError("eval_input_reader", "is missing", "add one to evaluate")
+            raise ConfigError.at("eval_input_reader", "is missing", "add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
     reader: input_reader_pb2.InputReader = input_config
     path = _evaluated_path(reader, pipeline_config)
     _refuse(pipeline_config, "eval_config.batch_size")
-    refuse([*check(reader, path), *_check_context(reader, pipeline_config.model, path)])
+    raise_errors([*check(reader, path), *_check_context(reader, pipeline_config.model, path)])
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
     read_once = copy.deepcopy(reader)
@@ -342,7 +342,7 @@ def _check_first_records(
         check_masks(files.paths)
     if reader.cache == input_reader_pb2.MEMORY:
         if not run.has_python:
-            raise ConfigError(
+            raise ConfigError.at(
                 f"{TRAIN_READER}.cache",
                 "is MEMORY, and the images are decoded on other machines",
                 "leave it out",

@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.facts import context_shape
 from estimator_det.config.registry import Registry
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.batch import Preprocess
@@ -53,19 +53,16 @@ def make_receiver(
         max_batch: A batch of more images fails with a message, before it is decoded.
     """
     if input_type == FILES and num_additional_channels:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"input type {input_type} cannot be exported: num_additional_channels is "
-            f"{num_additional_channels}, and an encoded image has red, green and blue "
-            "only",
-            "Choose image_tensor, float_image_tensor or tf_example",
+            f"{num_additional_channels}, and an encoded image has red, green and blue only. Choose "
+            "image_tensor, float_image_tensor or tf_example"
         )
     batch = input_shape[0] if input_shape else None
     if max_batch is not None and batch is not None and batch > max_batch:
-        raise ConfigError(
-            None,
-            f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}",
-            "leave out max_batch, for only batches of the shape are possible",
+        raise UsageError(
+            f"input_shape of {input_type} has the batch size {batch}, above max_batch {max_batch}; "
+            "leave out max_batch, for only batches of the shape are possible"
         )
     channels = COLOR_CHANNELS + num_additional_channels
     placeholder = _placeholder(input_type, input_shape, channels)
@@ -172,18 +169,16 @@ def _placeholder(
     dtype = INPUT_TYPES.get(input_type)
     if dtype is tf.string:
         if input_shape is not None:
-            raise ConfigError(
-                None,
-                f"input_shape {list(input_shape)} cannot be set for {input_type}: its "
-                "input is a vector of strings",
+            raise UsageError(
+                f"input_shape {list(input_shape)} cannot be set for {input_type}: its input is a "
+                "vector of strings"
             )
         return tf1.placeholder(dtype, [None], name=input_type)
     shape = [None, None, None, channels] if input_shape is None else list(input_shape)
     if len(shape) != 4 or shape[3] not in (None, channels):
-        raise ConfigError(
-            None,
-            f"input_shape of {input_type} is {shape}; it must be batch, height, "
-            f"width, {channels}, with None or -1 for any length",
+        raise UsageError(
+            f"input_shape of {input_type} is {shape}; it must be batch, height, width, {channels}, "
+            "with None or -1 for any length"
         )
     shape = [None if length in (None, -1) else length for length in (*shape[:3], channels)]
     return tf1.placeholder(dtype, shape, name=input_type)

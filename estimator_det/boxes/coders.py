@@ -130,13 +130,13 @@ class KeypointCoder:
         Absent keypoints (NaN) have NaN codes. Raises ConfigError unless there are `num_keypoints`.
         """
         if keypoints is None:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.box_coder.keypoint_box_coder",
                 "needs keypoints, but the groundtruth has none",
                 "use faster_rcnn_box_coder or records with keypoints",
             )
         if keypoints.shape[-2] not in (None, self.num_keypoints):
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.box_coder.keypoint_box_coder.num_keypoints",
                 f"is {self.num_keypoints}, but the groundtruth has {keypoints.shape[-2]} per box",
                 "set num_keypoints to that",

@@ -164,5 +164,5 @@ def _make_thresholded_iou(
 def make_similarity(
     config: region_similarity_calculator_pb2.RegionSimilarityCalculator,
 ) -> Similarity:
-    """Builds the similarity of a `RegionSimilarityCalculator`; ConfigError if none is set."""
+    """Builds the similarity of a `RegionSimilarityCalculator`."""
     return SIMILARITIES.make_chosen(config)

@@ -28,7 +28,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config.text import ConfigWarning, is_map, is_repeated, nearest, parse_message
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 
 _ASSIGNMENT = re.compile(
     r"\s*(?P<path>[A-Za-z_]\w*(?:\[[^\]]*\]|\.[A-Za-z_]\w*)*)\s*(?P<sign>\+?=)(?P<value>.*)",
@@ -63,9 +63,9 @@ def assign(root: Message, assignment: str) -> None:
     """Carries out one assignment on `root` in place."""
     match = _ASSIGNMENT.fullmatch(assignment)
     if not match:
-        raise ConfigError(
-            f"{quoted(assignment)}",
-            "is not an assignment: write PATH=VALUE, for example train_config.batch_size=8",
+        raise UsageError(
+            f"{quoted(assignment)} is not an assignment: write PATH=VALUE, for example "
+            "train_config.batch_size=8"
         )
     message = root
     # All steps but the last enter a message; the last one names the field to set.
@@ -124,8 +124,8 @@ def _field(root: Message, message: Message, step: _Step) -> Any:
     else:
         hint = nearest(step.name, known)
     fields = "" if hint else f"; its fields: {', '.join(sorted(known))}"
-    raise ConfigError(
-        step.path, f"{message.DESCRIPTOR.name} has no field {quoted(step.name)}{hint}{fields}"
+    raise UsageError(
+        f"{step.path}: {message.DESCRIPTOR.name} has no field {quoted(step.name)}{hint}{fields}"
     )
 
 
@@ -159,15 +159,14 @@ def _index(field: Any, step: _Step, entries: Any) -> int:
     try:
         index = int(step.key or "")
     except ValueError:
-        raise ConfigError(
-            step.path,
-            f"{field.name} is repeated: a number belongs in the brackets, not {quoted(step.key)}",
+        raise UsageError(
+            f"{step.path}: {field.name} is repeated: a number belongs in the brackets, not "
+            f"{quoted(step.key)}"
         ) from None
     if not -len(entries) <= index < len(entries):
-        raise ConfigError(
-            step.path,
-            f"{field.name} has {len(entries)} entries, counted from 0; "
-            f"{step.path.rpartition('[')[0]}+=… appends one",
+        raise UsageError(
+            f"{step.path}: {field.name} has {len(entries)} entries, counted from 0; "
+            f"{step.path.rpartition('[')[0]}+=… appends one"
         )
     return index
 
@@ -179,20 +178,20 @@ def _map_key(field: Any, step: _Step) -> Any:
     try:
         return int(step.key or "")
     except ValueError:
-        raise ConfigError(step.path, f"the key must be {_KINDS[key.cpp_type]}") from None
+        raise UsageError(f"{step.path}: the key must be {_KINDS[key.cpp_type]}") from None
 
 
 def _entered(root: Message, message: Message, step: _Step) -> Message:
     """The message that a step before the last one leads into."""
     field = _field(root, message, step)
     if field.message_type is None:
-        raise ConfigError(step.path, f"is {_kind(field)}: it has no fields of its own")
+        raise UsageError(f"{step.path} is {_kind(field)}: it has no fields of its own")
     value = getattr(message, field.name)
     if is_map(field):
         if step.key is None:
-            raise ConfigError(step.path, f"is a map: write {step.path}[KEY]")
+            raise UsageError(f"{step.path} is a map: write {step.path}[KEY]")
         if field.message_type.fields_by_name["value"].message_type is None:
-            raise ConfigError(step.path, f"an entry of {field.name} has no fields of its own")
+            raise UsageError(f"{step.path}: an entry of {field.name} has no fields of its own")
         return value[_map_key(field, step)]
     if is_repeated(field):
         if step.key is not None:
@@ -201,15 +200,15 @@ def _entered(root: Message, message: Message, step: _Step) -> Message:
         if len(value) == 1:
             return value[0]
         few = f"write {step.path}[0] for the first" if value else f"{step.path}+={{…}} adds one"
-        raise ConfigError(step.path, f"is repeated and has {len(value)} entries: {few}")
+        raise UsageError(f"{step.path} is repeated and has {len(value)} entries: {few}")
     _refuse_key(field, step)
     return value
 
 
 def _refuse_key(field: Any, step: _Step) -> None:
     if step.key is not None:
-        raise ConfigError(
-            step.path, f"{field.name} is not repeated", f"leave out [{plain(step.key)}]"
+        raise UsageError(
+            f"{step.path}: {field.name} is not repeated; leave out [{plain(step.key)}]"
         )
 
 
@@ -224,13 +223,11 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
         entries = getattr(message, field.name)
         index = _index(field, step, entries)
         if sign != "=":
-            raise ConfigError(
-                f"{step.path}{sign}{plain(value)}", f"one entry takes '=', not '{sign}'"
-            )
+            raise UsageError(f"{step.path}{sign}{plain(value)}: one entry takes '=', not '{sign}'")
         new = getattr(_parsed(message, field, step, value), field.name)
         if len(new) != 1:
-            raise ConfigError(
-                None, f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
+            raise UsageError(
+                f"{step.path}={plain(value)}: one entry takes one value, not {len(new)}"
             )
         # Entries that are messages have no assignment by index.
         if field.message_type is None:
@@ -240,7 +237,7 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
     else:
         _refuse_key(field, step)
         if sign == "+=" and not is_repeated(field):
-            raise ConfigError(step.path, "is not repeated: write '=', not '+='")
+            raise UsageError(f"{step.path} is not repeated: write '=', not '+='")
         # A string may well be "null".
         clear = value == "null" and field.cpp_type != FieldDescriptor.CPPTYPE_STRING
         new_fields = None if clear else _parsed(message, field, step, value)
@@ -252,7 +249,7 @@ def _set(root: Message, message: Message, step: _Step, sign: str, value: str) ->
 
 def _set_map_entry(message: Message, field: Any, step: _Step, sign: str, value: str) -> None:
     if step.key is None or sign != "=":
-        raise ConfigError(step.path, f"is a map: write {step.path.partition('[')[0]}[KEY]=VALUE")
+        raise UsageError(f"{step.path} is a map: write {step.path.partition('[')[0]}[KEY]=VALUE")
     entry = field.message_type.fields_by_name["value"]
     # Parsed as text: an entry cannot be set by attribute when its value is a message.
     key = _map_key(field, step)
@@ -267,7 +264,7 @@ def _set_map_entry(message: Message, field: Any, step: _Step, sign: str, value: 
 def _set_parameter(struct: Struct, step: _Step, sign: str, value: str) -> None:
     _refuse_key(struct.DESCRIPTOR, step)
     if sign != "=":
-        raise ConfigError(step.path, "is a parameter of a plug-in: write '=', not '+='")
+        raise UsageError(f"{step.path} is a parameter of a plug-in: write '=', not '+='")
     try:
         struct[step.name] = json.loads(value)
     except ValueError:
@@ -280,7 +277,7 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
     scratch = type(message)()
     if field.message_type is not None:
         if not value.startswith(("{", "[")):
-            raise ConfigError(step.path, f"expected {_kind(field)}, given {quoted(value)}")
+            raise UsageError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}")
         parse_message(f"{field.name}: {value}", scratch, step.path)
     else:
         if is_repeated(field) and value.startswith("[") and value.endswith("]"):
@@ -298,9 +295,9 @@ def _parsed(message: Message, field: Any, step: _Step, value: str) -> Message:
     return scratch
 
 
-def _unfit(field: Any, step: _Step, value: str) -> ConfigError:
+def _unfit(field: Any, step: _Step, value: str) -> UsageError:
     hint = nearest(value, list(field.enum_type.values_by_name) if field.enum_type else [])
-    return ConfigError(step.path, f"expected {_kind(field)}, given {quoted(value)}{hint}")
+    return UsageError(f"{step.path}: expected {_kind(field)}, given {quoted(value)}{hint}")
 
 
 def _items(text: str) -> Iterator[str]:
@@ -318,8 +315,8 @@ def _literal(field: Any, step: _Step, value: str) -> str:
         return value
     if value[:1] in ("'", '"'):
         if len(value) < 2 or value[-1] != value[0]:
-            raise ConfigError(
-                step.path, f"the quote that opens {plain(value)} is not closed at its end"
+            raise UsageError(
+                f"{step.path}: the quote that opens {plain(value)} is not closed at its end"
             )
         return value
     return _quoted(value)

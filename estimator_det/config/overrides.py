@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.field_rules import range_of
 from estimator_det.config.text import is_repeated, nearest, parse_message
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.protos import optimizer_pb2, pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
@@ -80,10 +80,9 @@ def override(config: Config, **settings: Any) -> Config:
     changed = copy.deepcopy(config)
     for name, value in settings.items():
         if name not in _SETTINGS:
-            raise ConfigError(
-                None,
-                f"there is no setting {name!r}{nearest(name, list(_SETTINGS)) or '.'} "
-                f"Known: {', '.join(sorted(_SETTINGS))}; any other field: apply_overrides",
+            raise UsageError(
+                f"there is no setting {name!r}{nearest(name, list(_SETTINGS)) or '.'} Known: "
+                f"{', '.join(sorted(_SETTINGS))}; any other field: apply_overrides"
             )
         # Callers pass flags as they are; a flag that is not given is None.
         if value is None:
@@ -94,7 +93,7 @@ def override(config: Config, **settings: Any) -> Config:
             else:
                 _set_paths(changed, _PATHS[name], value)
         except (TypeError, ValueError) as error:
-            raise ConfigError(None, f"setting {name}={value!r}: {error}") from error
+            raise UsageError(f"setting {name}={value!r}: {error}") from error
     return changed
 
 
@@ -206,7 +205,7 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     if rate.HasField("cosine_decay_learning_rate"):
         length = rate.cosine_decay_learning_rate.total_steps or length
     if not length:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_config.num_steps",
             "is 0, so that a schedule has no proportion to it",
             "Set it to the number of steps that the schedule is made for",

@@ -21,7 +21,6 @@ from estimator_det.config.overrides import (
 )
 from estimator_det.config.paths import resolve_paths
 from estimator_det.config.text import ConfigWarning, parse_message
-from estimator_det.errors import ConfigError, Problem
 from estimator_det.files import AnyPath, read_text, write_text
 from estimator_det.protos import pipeline_pb2
 
@@ -29,9 +28,7 @@ PIPELINE_FILE = "pipeline.config"
 
 __all__ = [
     "PIPELINE_FILE",
-    "ConfigError",
     "ConfigWarning",
-    "Problem",
     "apply_overrides",
     "format_pipeline",
     "merge_text",

@@ -39,7 +39,7 @@ from google.protobuf.struct_pb2 import Struct
 from estimator_det import files
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import plain, report
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, UsageError, error
 
 GROUP = "estimator_det.plugins"
 RECORD_FILE = "plugins.json"
@@ -76,21 +76,19 @@ def _load_entry_points() -> None:
 
 @contextlib.contextmanager
 def _faults_named(field: str, remedy: str) -> Iterator[None]:
-    """Context manager: whatever the code of an imported module raises becomes a ConfigError."""
+    """Context manager: whatever the code of an imported module raises becomes a UsageError."""
     try:
         yield
-    except ConfigError:
+    except UsageError:
         raise
     except (Exception, SystemExit) as error:
         text = str(error) or "no message"
         if isinstance(error, SystemExit):
             text = "ends the program"
         place = traceback.extract_tb(error.__traceback__)[-1]
-        raise ConfigError(
-            field,
-            f"cannot be imported: {type(error).__name__}: {plain(text)} "
-            f"({plain(place.filename)}, line {place.lineno})",
-            remedy,
+        raise UsageError(
+            f"{field} cannot be imported: {type(error).__name__}: {plain(text)} "
+            f"({plain(place.filename)}, line {place.lineno}). {remedy}"
         ) from error
 
 
@@ -105,7 +103,7 @@ def _import(name: str, folder: str, field: str, remedy: str, other_name: str) ->
     if name in _folders:
         return
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(field, "is not the name of a module", _way_to_name(name))
+        raise UsageError(f"{field} is not the name of a module. {_way_to_name(name)}")
     # At the end: a file of the user such as queue.py must not replace a module of Python.
     if folder not in sys.path and os.path.isdir(folder):
         sys.path.append(folder)
@@ -119,21 +117,18 @@ def _import(name: str, folder: str, field: str, remedy: str, other_name: str) ->
             # A module that the plug-in itself misses is another fault.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            raise ConfigError(
-                field,
-                f"there is no such module in {plain(folder)} or installed",
-                f"{_nearest_file(name, folder)} {remedy}".strip(),
+            raise UsageError(
+                f"{field}: there is no such module in {plain(folder)} or installed"
+                f"{_nearest_file(name, folder) or '.'} {remedy}"
             ) from None
     if not getattr(module, "__file__", None):
-        raise ConfigError(field, "is not a file of Python, or a folder with __init__.py", remedy)
+        raise UsageError(f"{field} is not a file of Python, or a folder with __init__.py. {remedy}")
     file = os.path.realpath(str(module.__file__))
     stem = os.path.join(os.path.realpath(folder), *name.split("."))
     wanted = [path for path in (f"{stem}.py", f"{stem}{os.sep}__init__.py") if os.path.exists(path)]
     if wanted and file not in wanted:
-        raise ConfigError(
-            field,
-            f"{plain(file)} has the same name as {plain(wanted[0])}",
-            other_name,
+        raise UsageError(
+            f"{field}: {plain(file)} has the same name as {plain(wanted[0])}. {other_name}"
         )
     # The folder on the path below which the name leads to the file.
     levels = name.count(".") + (os.path.basename(file) == "__init__.py") + 1
@@ -158,7 +153,7 @@ def _way_to_name(name: str) -> str:
 def _nearest_file(name: str, folder: str) -> str:
     names = os.listdir(folder) if os.path.isdir(folder) else []
     modules = [each[:-3] for each in names if each.endswith(".py")]
-    return nearest(name, modules).removeprefix("; ")
+    return nearest(name, modules)
 
 
 def module_files() -> Dict[str, str]:
@@ -204,11 +199,11 @@ def require_record(folder: files.AnyPath) -> None:
     missing = {name: home for name, home in _read_record(folder).items() if name not in _folders}
     if missing:
         options = " ".join(f"--import {plain(name)}" for name in missing)
-        raise ConfigError(
-            plain(os.path.join(folder, RECORD_FILE)),
-            "a check does not import the modules that it names, since that runs their code: "
-            + ", ".join(f"{plain(name)} in {plain(home)}" for name, home in missing.items()),
-            f"If you trust them, start in their folder with {options}",
+        named = ", ".join(f"{plain(name)} in {plain(home)}" for name, home in missing.items())
+        raise UsageError(
+            f"{plain(os.path.join(folder, RECORD_FILE))}: a check does not import the modules that "
+            f"it names, since that runs their code: {named}. If you trust them, start in their "
+            f"folder with {options}"
         )
 
 
@@ -222,10 +217,9 @@ def _read_record(folder: files.AnyPath) -> Dict[str, str]:
         if not all(isinstance(home, str) and os.path.isabs(home) for home in modules.values()):
             raise ValueError("each module needs the path of its folder")
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            None,
-            f"{plain(path)} is not a record of plug-ins: {plain(str(error))}",
-            "Remove it, and name the modules with --import",
+        raise UsageError(
+            f"{plain(path)} is not a record of plug-ins: {plain(str(error))}. Remove it, and name "
+            "the modules with --import"
         ) from None
     return modules
 

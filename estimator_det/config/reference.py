@@ -15,7 +15,7 @@ import estimator_det
 from estimator_det.config.field_rules import range_of, rule_of
 from estimator_det.config.text import is_map, is_repeated, nearest
 from estimator_det.console.printing import listed
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.protos import pipeline_pb2
 
 ROOT = pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR
@@ -100,7 +100,7 @@ def _field_at(path: str) -> Any:
             name = name_of(message) if message is not None else name_of(field)
             fields = f"; its fields: {', '.join(sorted(known))}" if known else ""
             what = f"{name} has no field {step!r}"
-            raise ConfigError(path, what + (nearest(step, known) or fields))
+            raise UsageError(f"{path}: {what}{nearest(step, known) or fields}")
         field = message.fields_by_name[step]
         message = _inner(field)
     return field

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from estimator_det.config import plugins
 from estimator_det.config.text import nearest
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, UsageError, error
 from estimator_det.protos import custom_pb2
 
 Maker = TypeVar("Maker", bound=Callable[..., object])
@@ -55,14 +55,14 @@ class Registry(Generic[Maker]):
         self._makers: Dict[str, Maker] = {}
 
     def register(self, *names: str) -> Callable[[Maker], Maker]:
-        """Decorator that enters a maker under each of `names`; ConfigError if one is taken."""
+        """Decorator that enters a maker under each of `names`; UsageError if one is taken."""
 
         def enter(maker: Maker) -> Maker:
             plugins.note_registration(sys._getframe(1).f_globals["__name__"])
             for name in names:
                 if name in self._makers:
-                    raise ConfigError(
-                        None, f"{self.kind} {name!r} is registered twice", "choose another name"
+                    raise UsageError(
+                        f"{self.kind} {name!r} is registered twice; choose another name"
                     )
                 self._makers[name] = maker
             return maker
@@ -96,7 +96,7 @@ class Registry(Generic[Maker]):
         """The maker entered under `name`."""
         if name not in self._makers:
             what, remedy = self.refusal(name)
-            raise ConfigError(None, f"{self.kind} {what}", remedy)
+            raise UsageError(f"{self.kind} {what}. Remedy: {remedy}")
         return self._makers[name]
 
     def refusal(self, name: str, reserved: Collection[str] = ()) -> Tuple[str, str]:

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files.text import shortened
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -121,7 +121,7 @@ def parse_message(text: str, message: MessageT, source: str = "<text>") -> Messa
     return message
 
 
-def _explained(error: text_format.ParseError, text: str, root: Message, source: str) -> ConfigError:
+def _explained(error: text_format.ParseError, text: str, root: Message, source: str) -> UsageError:
     """The parser's complaint with file, line, enclosing block, nearest name and the line itself."""
     complaint = plain(_PREFIX.sub("", str(error)))
     line = error.GetLine() or 1
@@ -138,7 +138,7 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
     enclosing = plain(".".join(block.name for block in place.blocks))
     inside = f" (in {enclosing})" if enclosing else ""
     shown = plain(lines[min(line, len(lines)) - 1].strip())
-    return ConfigError(None, f"{plain(source)}:{line}: {what}{inside}\n    {shown}")
+    return UsageError(f"{plain(source)}:{line}: {what}{inside}\n    {shown}")
 
 
 def _place(text: str, line: int, column: int) -> _Place:

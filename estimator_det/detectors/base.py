@@ -30,7 +30,7 @@ from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import check, missing_choice, rules
-from estimator_det.errors import Problem, error, refuse
+from estimator_det.errors import Problem, error, raise_errors
 from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss
@@ -353,7 +353,7 @@ def make_detector(
     """
     config = pipeline_pb2.TrainEvalPipelineConfig(model=model_config, graph_rewriter=graph_rewriter)
     parts = ("model", "graph_rewriter")
-    refuse(problem for problem in check(config) if problem.field.startswith(parts))
+    raise_errors(problem for problem in check(config) if problem.field.startswith(parts))
     detector: TrainableDetector = DETECTORS.make_chosen(model_config, is_training)
     if graph_rewriter is None:
         return detector
@@ -365,7 +365,7 @@ def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
     """Builds only the preprocessing of a model; ConfigError like `make_detector`."""
     kind = model_config.WhichOneof("model")
     parts = (f"model.{kind}.image_resizer", f"model.{kind}.feature_extractor")
-    refuse(  # It needs no other parts, but they must not be absurd.
+    raise_errors(  # It needs no other parts, but they must not be absurd.
         problem
         for problem in check(model_config, "model")
         if problem.message != "is missing" or problem.field.startswith(parts)

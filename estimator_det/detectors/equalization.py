@@ -29,7 +29,7 @@ def equalization_penalty(weight: float, exclude_prefixes: Sequence[str] = ()) ->
         if variable.shape.rank == 4 and not variable.op.name.startswith(tuple(exclude_prefixes))
     ]
     if not kernels:
-        raise ConfigError(
+        raise ConfigError.at(
             "model.ssd.loss.equalization_loss.exclude_prefixes",
             f"exclude_prefixes {list(exclude_prefixes)} cover every kernel",
             "remove one",

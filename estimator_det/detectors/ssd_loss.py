@@ -106,7 +106,7 @@ class SsdLoss:
                 keypoints=groundtruth.keypoints,
             )
         if groundtruth.confidences is None:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.use_confidences_as_targets",
                 "is true, but the groundtruth has no confidences",
                 "set it to false or use records with image/object/class/confidence",
@@ -256,7 +256,7 @@ def _check_class_imbalance(config: ssd_pb2.Ssd, at: str, _: Tpu) -> Iterator[Pro
 
 
 def make_ssd_loss(config: ssd_pb2.Ssd, is_training: bool) -> SsdLoss:
-    """Builds the losses of an `Ssd` message, or raises ConfigError."""
+    """Builds the losses of an `Ssd` message."""
     loss = config.loss
     columns = config.num_classes + int(config.add_background_class)
     background = 0.0 if config.encode_background_as_zeros else 1.0

@@ -128,7 +128,7 @@ def check_image_size(
     sides = images.shape[1:3].as_list()
     known = [length for length in sides if length is not None]
     if any(length != side if is_exact else length < side for length in known):
-        raise ConfigError(f"model.{model}.image_resizer", f"{message}; given: {sides}", remedy)
+        raise ConfigError.at(f"model.{model}.image_resizer", f"{message}; given: {sides}", remedy)
     if None not in sides:
         return images
     size = tf.shape(images)[1:3]

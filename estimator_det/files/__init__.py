@@ -12,7 +12,7 @@ import pathlib
 import stat
 from typing import Any, Iterator, List, Optional
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files.atomic import AnyPath, is_remote
 from estimator_det.files.atomic import write as write_text
 
@@ -89,35 +89,33 @@ def read_text(path: AnyPath, max_bytes: Optional[int] = None) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            None,
-            f"{path}: not a text file: byte {content[error.start]:#04x} at position "
-            f"{error.start} is not UTF-8",
+        raise UsageError(
+            f"{path}: not a text file: byte {content[error.start]:#04x} at position {error.start} "
+            "is not UTF-8"
         ) from None
 
 
 def read_bytes(path: AnyPath, max_bytes: Optional[int] = None) -> bytes:
-    """The content of a file; ConfigError if it cannot be read or has more than `max_bytes`."""
+    """The content of a file; UsageError if it cannot be read or has more than `max_bytes`."""
     path = os.fspath(path)
     if is_remote(path):
         return _read_remote(path, max_bytes)
     local = pathlib.Path(path)
     if kind := special_kind(path):
-        raise ConfigError(None, f"{path}: is {kind}, not a file")
+        raise UsageError(f"{path}: is {kind}, not a file")
     if not local.is_file():
         folder = local.parent
         addition = "" if folder.is_dir() else f"; there is no folder {folder} either"
-        raise ConfigError(None, f"{path}: no such file{addition}")
+        raise UsageError(f"{path}: no such file{addition}")
     _check_size(path, local.stat().st_size, max_bytes)
     return local.read_bytes()
 
 
 def _check_size(path: str, size: int, max_bytes: Optional[int]) -> None:
     if max_bytes is not None and size > max_bytes:
-        raise ConfigError(
-            None,
-            f"{path}: has {size:,} bytes; allowed: {max_bytes:,}",
-            "Check that it is the right file, or shorten it",
+        raise UsageError(
+            f"{path}: has {size:,} bytes; allowed: {max_bytes:,}. Check that it is the right file, "
+            "or shorten it"
         )
 
 
@@ -126,14 +124,13 @@ def _read_remote(path: str, max_bytes: Optional[int]) -> bytes:
 
     try:
         if not tf.io.gfile.exists(path):
-            raise ConfigError(None, f"{path}: no such file")
+            raise UsageError(f"{path}: no such file")
         if max_bytes is not None:
             _check_size(path, tf.io.gfile.stat(path).length, max_bytes)
         with tf.io.gfile.GFile(path, "rb") as file:
             return bytes(file.read())
     except tf.errors.OpError as error:
-        raise ConfigError(
-            None,
-            f"{path}: cannot be read: {error.message}",
-            "check the path, and the rights and credentials of this process",
+        raise UsageError(
+            f"{path}: cannot be read: {error.message}; check the path, and the rights and "
+            "credentials of this process"
         ) from None

@@ -145,14 +145,14 @@ class ContextAttention:
 
     def _check_context(self, context: Optional[Context]) -> Context:
         if context is None:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.faster_rcnn.context_config",
                 "the model needs context features, but the input has none",
                 "set load_context_features: true in train_input_reader and eval_input_reader",
             )
         length = context.features.shape[2]
         if length not in (None, self.feature_length):
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.faster_rcnn.context_config.context_feature_length",
                 f"is {self.feature_length}, but the context features have {length} numbers each",
                 f"set it to {length}",

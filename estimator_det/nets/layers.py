@@ -247,7 +247,7 @@ class _Layer:
             )
         else:
             name = getattr(self.normalizer_fn, "__name__", "normalization")
-            raise ConfigError(
+            raise ConfigError.at(
                 "graph_rewriter.quantization",
                 f"the {name} of {scope} cannot become part of its convolution",
                 "Use batch_norm without force_use_bias in conv_hyperparams, or remove "

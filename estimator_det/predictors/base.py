@@ -142,7 +142,7 @@ def predict_classes(
 def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
     """Raises ConfigError unless there is one anchor count per feature map."""
     if len(feature_maps) != len(num_per_location):
-        raise ConfigError(
+        raise ConfigError.at(
             "model.ssd.anchor_generator",
             f"has {len(num_per_location)} layers, but the feature extractor makes "
             f"{len(feature_maps)} feature maps",

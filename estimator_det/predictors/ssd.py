@@ -170,10 +170,11 @@ class WeightSharedBoxHead:
     ) -> base.Prediction:
         base.check_maps(feature_maps, num_per_location)
         if len(set(num_per_location)) != 1:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.box_predictor.weight_shared_convolutional_box_predictor",
                 "needs the same number of anchors at every feature map; the anchor "
                 f"generator has {list(num_per_location)}",
+                "change the anchor generator, or use convolutional_box_predictor",
             )
         anchors = num_per_location[0]
         boxes, classes = [], []

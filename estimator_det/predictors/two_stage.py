@@ -239,11 +239,12 @@ class MaskHead:
     def _repeat_cells(self, net: tf.Tensor) -> tf.Tensor:
         height, width = net.shape[1:3]
         if self.height % height or self.width % width:
-            raise ConfigError(
+            raise ConfigError.at(
                 f"{MASK_RCNN}.convolve_then_upsample_masks",
                 f"repeats the {height} x {width} cells of a region's features, so "
                 "mask_height and mask_width must be multiples of them; given: "
                 f"{self.height} and {self.width}",
+                "set multiples, or remove it",
             )
         rows = tf.repeat(net, self.height // height, axis=1)
         repeated = tf.repeat(rows, self.width // width, axis=2)

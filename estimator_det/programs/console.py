@@ -26,7 +26,7 @@ from estimator_det.errors import (
     Problem,
     RunError,
     UsageError,
-    refuse,
+    raise_errors,
 )
 
 if TYPE_CHECKING:
@@ -149,12 +149,9 @@ def check_config(
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)
-    try:
-        refuse(errors, "the configuration cannot be run")
-    except ConfigError as reason:
-        if {problem.field for problem in errors} <= set(missing_files(config)):
-            raise FileNotFoundError(str(reason)) from None
-        raise
+    if errors and {problem.field for problem in errors} <= set(missing_files(config)):
+        raise FileNotFoundError(str(ConfigError(errors)))
+    raise_errors(errors)
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
@@ -296,7 +293,7 @@ def _exit_code(error: Exception) -> Optional[int]:
         (NotFiniteLossError, EXIT_NOT_FINITE),
         (FolderNotWritableError, EXIT_NOT_WRITABLE),
         (FolderInUseError, EXIT_IN_USE),
-        ((UsageError, ConfigError, FileExistsError), EXIT_USAGE),
+        ((UsageError, FileExistsError), EXIT_USAGE),
         (FileNotFoundError, EXIT_MISSING),
         ((RunError, PermissionError), EXIT_FAILED),
     ]

@@ -18,7 +18,7 @@ from absl import flags
 from absl.logging import converter
 
 from estimator_det.console import printing
-from estimator_det.errors import ConfigError, UsageError
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.model_flags import check_flags, define_flags, refuse_old_flags
@@ -59,7 +59,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if values["log_format"].value:
             printing.use_json(values["log_format"].value == "json")
         check_flags(values, rest[1:])
-    except (flags.Error, UsageError, ConfigError) as error:
+    except (flags.Error, UsageError) as error:
         printing.report(f"error: {error}\nAll flags: --help", sys.stderr, severity="ERROR")
         return console.EXIT_USAGE
     console.quiet_logging(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optiona
 
 from estimator_det.config.text import nearest
 from estimator_det.console import bars
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -116,7 +116,7 @@ def resolve(name_or_path: str, cache: Optional[str] = None) -> Pretrained:
         cache: Folder of archives and their contents; default: `default_cache()`.
 
     Raises:
-        ConfigError: if the name is not known, or the configuration cannot be read.
+        UsageError: if the name is not known, or the configuration cannot be read.
         FileNotFoundError: if there is no such archive, or it contains no weights.
         RunError: if a download fails, or an archive is damaged or hostile.
     """
@@ -151,18 +151,15 @@ def find_model(name: str) -> ZooModel:
     if name not in models:
         word = name.partition("_")[0]
         if word in _LATER_ZOO and not any(model.startswith(word) for model in models):
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"pretrained model {name!r} of the TensorFlow 2 model zoo has a network that is "
-                "not built here",
-                "`estimator-det pretrained --list` prints all models whose networks are",
+                "not built here; `estimator-det pretrained --list` prints all models whose "
+                "networks are"
             )
         hint = nearest(name, [model.name for model in models.values()])
-        raise ConfigError(
-            None,
-            f"pretrained model {name!r} is not known{hint}",
-            "`estimator-det pretrained --list` prints all names; a file needs its path, "
-            "such as ./model.tar.gz",
+        raise UsageError(
+            f"pretrained model {name!r} is not known{hint}; `estimator-det pretrained --list` "
+            "prints all names; a file needs its path, such as ./model.tar.gz"
         )
     return models[name]
 
@@ -381,7 +378,7 @@ def _propose(graph: str) -> Any:
 
     try:
         return propose_config(read_published("frozen_graph", graph))
-    except ConfigError:
+    except UsageError:
         return None
 
 

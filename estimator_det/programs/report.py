@@ -34,7 +34,7 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.text import entries
 from estimator_det.console.printing import counted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_lines, ownership
 from estimator_det.programs import console, report_pictures
 from inputs.records.stream import find_files, input_patterns
@@ -166,7 +166,7 @@ def _best_step(folder: str) -> Tuple[Optional[int], str]:
         return None, ""
     try:
         return int(json.loads(files.read_text(path))["kept"][0]["step"]), ""
-    except (ConfigError, ValueError, TypeError, LookupError) as error:
+    except (ValueError, TypeError, LookupError) as error:
         return None, (
             f"{path} is damaged ({error!r}): which checkpoint is the best is not known, so this is "
             "the last evaluation. The next evaluation of a training with --best_metric writes "
@@ -178,7 +178,7 @@ def _json(*parts: str) -> Dict[str, Any]:
     """The JSON object of a file; empty if it is absent or cut off."""
     try:
         return dict(json.loads(files.read_text(os.path.join(*parts))))
-    except (ConfigError, ValueError, TypeError):
+    except (ValueError, TypeError):
         return {}
 
 
@@ -408,8 +408,8 @@ def _benchmark(run: Run, path: Optional[str]) -> List[List[str]]:
         for model in json.loads(files.read_text(paths[0]))["models"] if paths else []:
             rows += _benchmark_rows(model)
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise ConfigError(
-            None, f"{paths[0]}: is not a file of `estimator-det benchmark`", "give another file"
+        raise UsageError(
+            f"{paths[0]}: is not a file of `estimator-det benchmark`; give another file"
         ) from None
     return rows
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from estimator_det.compat import eagerly
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import schema
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring
@@ -23,7 +23,7 @@ PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
 THIN, THICK = 1, 4  # lines in pixels
 # Errors of inputs that are absent, as on another machine than that of the training.
-ABSENT = (ConfigError, FileNotFoundError)
+ABSENT = (UsageError, FileNotFoundError)
 
 Example = Mapping[str, Any]  # see `model_fn.evaluation.details`
 

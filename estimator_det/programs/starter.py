@@ -14,7 +14,7 @@ import numpy as np
 from estimator_det.config import pipeline
 from estimator_det.config.text import entries, nearest
 from estimator_det.console.printing import counted, listed
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.step_speed import Speed
@@ -117,10 +117,9 @@ def find_starter(name: str) -> Model:
     """The model with a name of `MODELS`."""
     models = {model.name: model for model in MODELS}
     if name not in models:
-        raise ConfigError(
-            "--model",
-            f"{name!r} is not known{nearest(name, list(models))}",
-            "`estimator-det init --list` prints all models",
+        raise UsageError(
+            f"--model: {name!r} is not known{nearest(name, list(models))}; `estimator-det init "
+            "--list` prints all models"
         )
     return models[name]
 
@@ -159,11 +158,9 @@ def base_config(
     if weights is not None and weights.config is not None:
         theirs, ours = extractor_type(weights.config), extractor_type(source)
         if model is not None and theirs != ours:
-            raise ConfigError(
-                "--model",
-                f"{model} has the feature extractor {ours}, and the weights of {weights.name} "
-                f"have {theirs}",
-                "Leave --model out, or give weights of this model",
+            raise UsageError(
+                f"--model: {model} has the feature extractor {ours}, and the weights of "
+                f"{weights.name} have {theirs}. Leave --model out, or give weights of this model"
             )
         # Heads and anchors fit the checkpoint only with the model that it was trained with.
         source = weights.config

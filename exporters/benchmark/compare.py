@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins
 from estimator_det.console import printing
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, MeasureTask, Outputs, measure
 from exporters.formats.samples import sample_images
@@ -36,13 +36,11 @@ class BenchmarkOptions:
 
     def __post_init__(self) -> None:
         if not self.batch_sizes or min(self.batch_sizes) < 1:
-            raise ConfigError(None, f"batch sizes {list(self.batch_sizes)}: must be 1 or more")
+            raise UsageError(f"batch sizes {list(self.batch_sizes)}: must be 1 or more")
         if not 0 < self.seconds < float("inf"):
-            raise ConfigError(None, f"seconds is {self.seconds:g}; it must be above 0")
+            raise UsageError(f"seconds is {self.seconds:g}; it must be above 0")
         if self.num_records is not None and self.num_records < 1:
-            raise ConfigError(
-                None, f"the number of images is {self.num_records}; it must be 1 or more"
-            )
+            raise UsageError(f"the number of images is {self.num_records}; it must be 1 or more")
 
 
 def benchmark(path: str, options: BenchmarkOptions) -> Dict[str, Any]:
@@ -98,7 +96,7 @@ def _measured(task: MeasureTask) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
         modules = list(plugins.module_files())
         (measurement,) = machine.run_in_processes(_measure_alone, modules, [task], jobs=1)
         return measurement
-    except (RunError, ConfigError) as error:
+    except (RunError, UsageError) as error:
         reason = str(error)
     except machine.ProcessDiedError:
         reason = "its process died, perhaps because memory ran out"
@@ -132,10 +130,8 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
             raise FileNotFoundError(f"no such records: {printing.plain(pattern)}")
     label_map = options.label_map or label_map_of(folder)
     if label_map is None:
-        raise ConfigError(
-            None,
-            f"{printing.plain(folder)} contains no label map, which says what the "
-            "classes of the records are",
-            "give one with --label_map",
+        raise UsageError(
+            f"{printing.plain(folder)} contains no label map, which says what the classes of the "
+            "records are; give one with --label_map"
         )
     return config_of_records(options.records, label_map)

@@ -11,7 +11,7 @@ from typing import List, NamedTuple, Sequence
 
 from estimator_det.compat import tf
 from estimator_det.console.printing import plain
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters.formats import (  # noqa: F401  (imports fill the registry)
     frozen_graph,
     onnx,
@@ -52,7 +52,7 @@ def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
     """The formats of `--format`."""
     chosen = [FORMATS.get(name)() for name in names]
     if not chosen or len({each.name for each in chosen}) != len(chosen):
-        raise ConfigError(None, f"formats {list(names)}: give at least one, and each only once")
+        raise UsageError(f"formats {list(names)}: give at least one, and each only once")
     return chosen
 
 

@@ -49,7 +49,7 @@ class ExportFormat:
     start: Optional[re.Pattern[bytes]] = None
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
-        """Raises ConfigError for what cannot be written, before anything slow."""
+        """Raises UsageError for what cannot be written, before anything slow."""
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the model to a path; False if a warning has said why it cannot be written."""

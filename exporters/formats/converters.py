@@ -20,7 +20,7 @@ from estimator_det.compat import tf
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.facts import context_shape
 from estimator_det.detectors.base import make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import ExportFormat, is_quantized, missing_runtime
 from exporters.network import ExportOptions, RestoredNetwork
@@ -80,25 +80,20 @@ class GraphFormat(ExportFormat):
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         tensors = [name for name in INPUT_TYPES if INPUT_TYPES.get(name) is not tf.string]
         if options.input_types[0] not in tensors:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"--format {self.name} takes images as tensors, and the first --input_type is "
-                f"{options.input_types[0]}",
-                f"put one of {', '.join(tensors)} first",
+                f"{options.input_types[0]}; put one of {', '.join(tensors)} first"
             )
         if context_shape(config.model) is not None:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"--format {self.name}: models that attend to context features are not supported "
-                "yet",
-                "export saved_model or frozen_graph",
+                "yet; export saved_model or frozen_graph"
             )
         if is_quantized(config):
-            raise ConfigError(
-                None,
-                f"--format {self.name}: graph_rewriter.quantization is not supported yet",
-                "export saved_model, frozen_graph or tflite, or the float model (--set "
-                "graph_rewriter=null)",
+            raise UsageError(
+                f"--format {self.name}: graph_rewriter.quantization is not supported yet; export "
+                "saved_model, frozen_graph or tflite, or the float model (--set "
+                "graph_rewriter=null)"
             )
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
@@ -122,10 +117,9 @@ def converter_interpreter(interpreter: Optional[str]) -> str:
     path = os.path.join(named, "bin", "python") if os.path.isdir(named) else named
     if not os.access(path, os.X_OK):
         flag = "--converter_python" if interpreter else CONVERTERS_VARIABLE
-        raise ConfigError(
-            None,
-            f"{flag}: {named} is no Python interpreter and no virtual environment",
-            f"make one with python3 -m venv {shlex.quote(named)}, then install converters there",
+        raise UsageError(
+            f"{flag}: {named} is no Python interpreter and no virtual environment; make one with "
+            f"python3 -m venv {shlex.quote(named)}, then install converters there"
         )
     return path
 
@@ -141,11 +135,10 @@ def find_converter(chosen: ExportFormat, given_python: Optional[str]) -> str:
         if not result.returncode:
             return python
         missing = missing or "".join(result.stderr.strip().splitlines()[-1:])
-    raise ConfigError(
-        None,
+    raise UsageError(
         f"--format {chosen.name}: its converter is not installed: {named} has no module {missing}; "
         f"run pip install 'estimator-det[{chosen.name}]', or set {CONVERTERS_VARIABLE} to an "
-        "environment that has it",
+        "environment that has it"
     )
 
 
@@ -158,12 +151,12 @@ def check_installed(chosen: Sequence[ExportFormat], given_python: Optional[str])
             if each.converter:
                 find_converter(each, given_python)
             missing.append(missing_runtime(each))
-        except ConfigError as error:
+        except UsageError as error:
             missing.append(str(error))
             is_writable = False
     text = "\n".join(dict.fromkeys(filter(None, missing)))
     if not is_writable:
-        raise ConfigError(None, text)
+        raise UsageError(text)
     if text:
         raise RunError(text)
 

@@ -120,7 +120,7 @@ def export_formats(
         output_dir: A new or empty folder, or with `overwrite` an earlier export.
 
     Raises:
-        ConfigError: if a format cannot be written, its converter is not installed, or an option or
+        UsageError: if a format cannot be written, its converter is not installed, or an option or
             a number of the model is not valid; before anything is written.
         FileNotFoundError: if the checkpoint, label map or a sample image does not exist.
         FileExistsError: if `output_dir` contains something else, or is the checkpoint's folder.

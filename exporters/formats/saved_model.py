@@ -18,7 +18,7 @@ from estimator_det import files
 from estimator_det.compat import failures, tf, tf1
 from estimator_det.compat.private import saved_model_message
 from estimator_det.console.printing import counted, plain
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.frozen_graph import VARIABLES, publish
@@ -97,16 +97,14 @@ class SavedModel(ExportFormat):
         if options.precision == FLOAT32:
             return
         if config.model.WhichOneof("model") != "ssd" or is_quantized(config):
-            raise ConfigError(
-                "precision",
-                f"is {options.precision}, which is for SSDs without quantization",
-                f"give {FLOAT32}",
+            raise UsageError(
+                f"precision is {options.precision}, which is for SSDs without quantization; give "
+                f"{FLOAT32}"
             )
         if options.trainable:
-            raise ConfigError(
-                "precision",
-                f"is {options.precision}, which only weights that are constants can have",
-                f"leave --trainable out, or give {FLOAT32}",
+            raise UsageError(
+                f"precision is {options.precision}, which only weights that are constants can "
+                f"have; leave --trainable out, or give {FLOAT32}"
             )
 
     def tolerance(

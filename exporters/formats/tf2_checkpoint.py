@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import FORMATS, ExportFormat
@@ -33,11 +33,10 @@ class Tf2Checkpoint(ExportFormat):
         kind = config.model.WhichOneof("model")
         name = getattr(config.model, kind).feature_extractor.type
         if not name.endswith(KERAS):
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"--format {NAME}: model.{kind}.feature_extractor.type {name!r} is a network of "
-                "the TF1 line, which has no such checkpoints",
-                "leave the format out; model.ckpt is a checkpoint of the TF1 line",
+                "the TF1 line, which has no such checkpoints; leave the format out; model.ckpt is "
+                "a checkpoint of the TF1 line"
             )
 
     def write(self, network: RestoredNetwork, path: str) -> bool:

@@ -24,7 +24,7 @@ from google.protobuf import json_format
 from estimator_det import files
 from estimator_det.compat import tf, tf1
 from estimator_det.console.printing import counted, plain
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters.formats.base import FORMATS, first_bytes
 from exporters.formats.converters import GraphFormat
 from exporters.formats.frozen_graph import (
@@ -317,7 +317,7 @@ def _read_shard(name: str, folder: str, path: str) -> bytes:
         )
     try:
         content = files.read_bytes(target)
-    except ConfigError as error:
+    except UsageError as error:
         raise damaged(f"{path}: the shard {name!r} cannot be read: {error}") from error
     if not content:
         raise damaged(f"{path}: the shard {name!r} is empty (0 bytes)")

@@ -18,7 +18,7 @@ from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_quantization
 from estimator_det.console.printing import counted
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2, ssd_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
@@ -90,18 +90,14 @@ class Tflite(ExportFormat):
         check_tflite(config, options.tflite)
         if is_quantized(config):
             if options.quantize is not None:
-                raise ConfigError(
-                    None,
+                raise UsageError(
                     f"--quantize: is {options.quantize}, and graph_rewriter.quantization gives the "
-                    "model the ranges of its training",
-                    "leave out --quantize",
+                    "model the ranges of its training; leave out --quantize"
                 )
         elif options.quantize == "int8" and not sample_images(config, options.sample_images, 1):
-            raise ConfigError(
-                None,
+            raise UsageError(
                 "--quantize int8 measures ranges on images, and no record of eval_input_reader or "
-                "train_input_reader exists",
-                "give image files or folders with --sample_images",
+                "train_input_reader exists; give image files or folders with --sample_images"
             )
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
@@ -249,49 +245,41 @@ def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: TfliteOp
     """Refuses what an SSD in TFLite cannot be."""
     kind = config.model.WhichOneof("model")
     if kind != "ssd":
-        raise ConfigError(
-            None,
-            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only",
-            "export another format, such as saved_model, frozen_graph or onnx",
+        raise UsageError(
+            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only; export another "
+            "format, such as saved_model, frozen_graph or onnx"
         )
     ssd, where = config.model.ssd, "--format tflite: model.ssd"
     resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
     is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
     if resizer != "fixed_shape_resizer" or is_gray:
-        raise ConfigError(
-            None,
-            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one "
-            "size and three channels, so it must be fixed_shape_resizer without "
-            "convert_to_grayscale",
+        raise UsageError(
+            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one size and "
+            "three channels, so it must be fixed_shape_resizer without convert_to_grayscale"
         )
     coder = ssd.box_coder.WhichOneof("box_coder_oneof")
     if coder != "faster_rcnn_box_coder":
-        raise ConfigError(
-            None, f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
+        raise UsageError(
+            f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
         )
     if additional_channels(config):
-        raise ConfigError(
-            None,
-            "--format tflite: num_additional_channels is not 0; only color images are "
-            "supported yet",
+        raise UsageError(
+            "--format tflite: num_additional_channels is not 0; only color images are supported yet"
         )
     nms = ssd.post_processing.batch_non_max_suppression
     if nms.soft_nms_sigma and not nms.use_hard_nms:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"{where}.post_processing.batch_non_max_suppression.soft_nms_sigma: is "
-            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it",
-            "set use_hard_nms: true",
+            f"{nms.soft_nms_sigma}, and {POSTPROCESS} suppresses without it; set use_hard_nms: true"
         )
     options = completed(options, ssd)
     for name in ("max_detections", "max_classes_per_detection", "detections_per_class"):
         if getattr(options, name) < 1:
-            raise ConfigError(None, f"--{name}: is {getattr(options, name)}; it must be 1 or more")
+            raise UsageError(f"--{name}: is {getattr(options, name)}; it must be 1 or more")
     if options.max_classes_per_detection > ssd.num_classes:
-        raise ConfigError(
-            None,
-            f"--max_classes_per_detection: is {options.max_classes_per_detection}, "
-            f"and the model has {counted(ssd.num_classes, 'class', 'classes')}",
+        raise UsageError(
+            f"--max_classes_per_detection: is {options.max_classes_per_detection}, and the model "
+            f"has {counted(ssd.num_classes, 'class', 'classes')}"
         )
 
 
@@ -328,11 +316,9 @@ def measure_normalization(normalize: Any) -> Normalization:
         )
     scale = (white - black) / 255
     if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
-        raise ConfigError(
-            None,
-            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / "
-            "std, which is all that metadata can describe",
-            "export another format",
+        raise UsageError(
+            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / std, "
+            "which is all that metadata can describe; export another format"
         )
     mean, std = -black / scale, 1 / scale
     return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))

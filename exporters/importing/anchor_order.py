@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import model_pb2
 
 LAST = "last"
@@ -92,11 +92,9 @@ def permute_heads(
 ) -> List[str]:
     """Brings heads in the order of 2017 into ours, in place; returns the names of variables."""
     if layouts is None:
-        raise ConfigError(
-            None,
+        raise UsageError(
             "--anchor_order 2017: is for models with ssd_anchor_generator and "
-            "convolutional_box_predictor",
-            "leave it out",
+            "convolutional_box_predictor; leave it out"
         )
     permuted = []
     for name, values in variables.items():

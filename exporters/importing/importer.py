@@ -13,7 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline, plugins
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import counted, escaped
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.files import ownership
 from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.formats import FORMATS, places, tf2_checkpoint
@@ -142,11 +142,9 @@ def _recompute_statistics(
     """Replaces the statistics of folded batch norm by those of the images; returns a note."""
     missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
     if missing:
-        raise ConfigError(
-            None,
-            "--calibrate: runs the model, and the file lacks "
-            f"{counted(len(missing), 'variable')} of it, such as {missing[0]}",
-            "import without it, or correct the configuration",
+        raise UsageError(
+            f"--calibrate: runs the model, and the file lacks {counted(len(missing), 'variable')} "
+            f"of it, such as {missing[0]}; import without it, or correct the configuration"
         )
     mapped.values.update(calibrate(model, mapped.values, mapped.folded, images))
     layers, photos = counted(num_neutral, "layer"), counted(len(images), "image")
@@ -157,18 +155,16 @@ def read_published(source_format: str, path: str) -> Published:
     """The content of a model file, of a folder with a model, or of a checkpoint.
 
     Raises:
-        ConfigError: if the format is not known, or only exported.
+        UsageError: if the format is not known, or only exported.
         RunError: if the file is damaged, or not of the format.
     """
     importable = [name for name in FORMATS if FORMATS.get(name).read is not ExportFormat.read]
     known = sorted([CHECKPOINT, *importable])
     if source_format not in known:
         hint = nearest(source_format, known) or "."
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"--from: {source_format!r} is not a format that can be imported{hint} "
-            f"Known: {', '.join(known)}",
-            plugins.HINT,
+            f"Known: {', '.join(known)}. {plugins.HINT}"
         )
     if source_format in CHECKPOINTS:
         published = read_checkpoint(path)
@@ -254,10 +250,9 @@ def _apply_anchor_order(
     if published.anchors is not None and own_model.anchors is not None:
         order, difference = find_order(published.anchors, own_model.anchors, layouts)
         if chosen and order not in (None, chosen):
-            raise ConfigError(
-                None,
-                f"--anchor_order {chosen}: the anchors in the file have the order {order}",
-                "leave the option out",
+            raise UsageError(
+                f"--anchor_order {chosen}: the anchors in the file have the order {order}; leave "
+                "the option out"
             )
         if order is None:
             warnings.append(

@@ -9,7 +9,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from estimator_det import files
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import model_pb2, pipeline_pb2
 from exporters.reading.published import Convolution, Published
 from model_fn.checkpoints.explanations import explanation
@@ -36,18 +36,15 @@ def propose_config(published: Published) -> pipeline_pb2.TrainEvalPipelineConfig
     kind = _extractor(names)
     boxes, classes, depthwise = _heads(layers)
     if kind is None or not boxes or sorted(boxes) != sorted(classes):
-        raise ConfigError(
-            None,
-            "--pipeline_config_path: is missing, and a configuration is proposed for "
-            f"SSD with MobileNet v1 or v2 only, which this file is not; {_NEEDED}",
+        raise UsageError(
+            "--pipeline_config_path: is missing, and a configuration is proposed for SSD with "
+            f"MobileNet v1 or v2 only, which this file is not; {_NEEDED}"
         )
     anchors = [_outputs(boxes[level]) // _CODE_SIZE for level in sorted(boxes)]
     if anchors[0] not in (3, 6) or set(anchors[1:]) - {6}:
-        raise ConfigError(
-            None,
-            f"--pipeline_config_path: is missing, and the model has {anchors} anchors "
-            "at each place of its feature maps, for which no configuration is "
-            f"proposed; {_NEEDED}",
+        raise UsageError(
+            f"--pipeline_config_path: is missing, and the model has {anchors} anchors at each "
+            f"place of its feature maps, for which no configuration is proposed; {_NEEDED}"
         )
     head_layers = {layer.name for layer in (*boxes.values(), *classes.values())}
     body = [layer for layer in layers if layer.name not in head_layers and layer not in depthwise]
@@ -80,7 +77,7 @@ def explain_shapes(published: Published, model: model_pb2.DetectionModel) -> Lis
     """
     try:
         proposed = propose_config(published).model.ssd
-    except ConfigError:
+    except UsageError:
         return []  # another kind of model: nothing can be said
     ssd = model.ssd
     kind = ssd.box_predictor.WhichOneof("box_predictor_oneof")

@@ -153,7 +153,7 @@ def image_limit(
     if not step.config.HasField("stop_at_step"):
         return None
     if first_step is None:
-        raise ConfigError(
+        raise ConfigError.at(
             f"{step.where}.stop_at_step",
             "the workers of a cluster read at their own pace, so the step that uses an image "
             "is unknown",

@@ -15,7 +15,7 @@ from typing import Counter, Iterator, List, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config.text import nearest
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.files.image_header import claimed_size
 from estimator_det.files.text import shortened
 from estimator_det.images.resize import Resizer
@@ -77,11 +77,9 @@ def unknown_class_names(
     )
     if len(unknown) == len(names):
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"{finding}{hint}. The map's first names are {known}. Without a common name all boxes "
-            "are dropped",
-            "Correct label_map_path, or the names in the map or in the records",
+            "are dropped. Correct label_map_path, or the names in the map or in the records"
         )
     return finding + hint
 
@@ -99,11 +97,9 @@ def check_masks(paths: Sequence[str]) -> None:
         return
     which = f"of {num_boxes} boxes in a sample from {_shown(paths)}"
     if num_without == num_boxes:
-        raise ConfigError(
-            None,
-            f"{which}, none has a mask in {MASKS!r}, and the model learns masks",
-            "Write the masks into the records, or use a model without masks (faster_rcnn with "
-            "number_of_stages: 2)",
+        raise UsageError(
+            f"{which}, none has a mask in {MASKS!r}, and the model learns masks. Write the masks "
+            "into the records, or use a model without masks (faster_rcnn with number_of_stages: 2)"
         )
     _LOG.warning("%s, %d have no mask: the model learns empty ones", which, num_without)
 
@@ -126,7 +122,7 @@ def check_cache(paths: Sequence[str], num_bytes: int, resizer: Resizer, is_reduc
     needed = num_bytes * decoded_bytes / max(record_bytes, 1)
     room = available_memory() * CACHE_SHARE
     if needed > room:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_input_reader.cache",
             f"is MEMORY: the decoded images need about {needed / 1e9:.1f} GB, and half of this "
             f"machine's memory is {room / 1e9:.1f} GB",

@@ -11,7 +11,7 @@ import shlex
 from typing import Iterator
 
 from estimator_det.config.text import nearest
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.conversion import shards
 from inputs.conversion.engine import Runner
 from inputs.conversion.shards import ConversionJob, ShardResult
@@ -28,15 +28,14 @@ def make_runner(name: str, options: str = "") -> Runner:
         import apache_beam as beam
         from apache_beam.options import pipeline_options
     except ImportError as error:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"--runner needs Apache Beam, which cannot be imported: {error}. Remedy: pip install "
-            "'estimator-det[beam]'",
+            "'estimator-det[beam]'"
         ) from None
     known = list(pipeline_options.StandardOptions.KNOWN_RUNNER_NAMES)
     if name not in known:
         hint = nearest(name, known) or "."
-        raise ConfigError(None, f"--runner {name!r} is not known{hint} Allowed: {known}")
+        raise UsageError(f"--runner {name!r} is not known{hint} Allowed: {known}")
 
     def run(job: ConversionJob) -> Iterator[ShardResult]:
         settings = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])

@@ -24,7 +24,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tu
 
 from estimator_det import files
 from estimator_det.console.printing import counted, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import ownership
 from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
@@ -81,16 +81,13 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
-            raise ConfigError(
-                None, f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}"
-            )
+            raise UsageError(f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}")
         if not self.output_dir:
-            raise ConfigError(None, "output_dir is empty", "name a folder")
+            raise UsageError("output_dir is empty; name a folder")
         if files.is_remote(self.output_dir):
-            raise ConfigError(
-                None,
-                f"output_dir is {self.output_dir}: conversion writes to local folders",
-                "copy the record files afterwards",
+            raise UsageError(
+                f"output_dir is {self.output_dir}: conversion writes to local folders; copy the "
+                "record files afterwards"
             )
 
 
@@ -280,12 +277,10 @@ def _nothing_left(options: ConvertOptions, image_index: index.Index) -> Exceptio
     reason = f". The first fault: {examples[0]}" if examples else ""
     if not image_index.num_images:
         place = options.source.annotations or options.source.images
-        return ConfigError(None, f"{place} gives no image{reason}")
+        return UsageError(f"{place} gives no image{reason}")
     if reason:
         return ConversionError(f"no object is left{reason}")
-    return ConfigError(
-        None, "the source has no object with a class", "name the classes by --label_map"
-    )
+    return UsageError("the source has no object with a class; name the classes by --label_map")
 
 
 def _classes(
@@ -299,34 +294,31 @@ def _classes(
         existing = read_label_map(options.label_map)
         names = image_index.names or set((source.names or {}).values())
         if names and not names & set(existing.ids):
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"label map {options.label_map} has none of the classes of the source: "
-                f"{sorted(names)[:5]}; its own are {sorted(existing.ids)[:5]}",
+                f"{sorted(names)[:5]}; its own are {sorted(existing.ids)[:5]}"
             )
         return options.label_map, existing.names, existing.ids
     path = os.path.join(options.output_dir, LABEL_MAP_FILE)
     names_by_id = source.names or dict(enumerate(sorted(image_index.names), start=1))
     least = min(names_by_id)
     if least < 1:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"the class {quoted(names_by_id[least])} has id {least}, and ids of a label map start "
-            "at 1: write a label map with the names of the classes, and add it as --label_map",
+            "at 1: write a label map with the names of the classes, and add it as --label_map"
         )
     if os.path.exists(path):
         earlier = read_label_map(path)
         is_replaced = options.overwrite and _is_own(options.output_dir)
         if earlier.names != names_by_id and not is_replaced:
-            raise ConfigError(
-                None,
-                f"{path} has other classes than the source: add --label_map {path} to use "
-                "it, or name another --output_dir",
+            raise UsageError(
+                f"{path} has other classes than the source: add --label_map {path} to use it, or "
+                "name another --output_dir"
             )
     ids = {name: number for number, name in names_by_id.items()}
     if len(ids) < len(names_by_id):
         twice = sorted(n for n in ids if list(names_by_id.values()).count(n) > 1)
-        raise ConfigError(None, f"two classes of the source have the same name: {twice[:5]}")
+        raise UsageError(f"two classes of the source have the same name: {twice[:5]}")
     return path, names_by_id, ids
 
 

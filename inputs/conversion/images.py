@@ -10,7 +10,7 @@ from typing import Iterator, NamedTuple, Optional, Tuple
 
 from PIL import Image
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import (
@@ -38,9 +38,9 @@ class ImageOptions:
 
     def __post_init__(self) -> None:
         if not 1 <= self.quality <= 100:
-            raise ConfigError(None, f"quality is {self.quality}; allowed: 1 to 100")
+            raise UsageError(f"quality is {self.quality}; allowed: 1 to 100")
         if not self.max_megapixels > 0:
-            raise ConfigError(None, f"max_megapixels is {self.max_megapixels}; it must be positive")
+            raise UsageError(f"max_megapixels is {self.max_megapixels}; it must be positive")
 
 
 class ImageFault(Exception):

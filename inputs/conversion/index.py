@@ -15,7 +15,7 @@ import sqlite3
 from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.checks.statistics import Tally, count_faults
 from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping
@@ -104,10 +104,9 @@ def build(
             count_faults(image.faults, dropped)
             names |= class_names
             if len(names) > MAX_CLASSES:
-                raise ConfigError(
-                    None,
-                    f"{image.file}: the source has more than {MAX_CLASSES:,} different classes",
-                    "name those that you need with --label_map",
+                raise UsageError(
+                    f"{image.file}: the source has more than {MAX_CLASSES:,} different classes; "
+                    "name those that you need with --label_map"
                 )
         for fault in lists.unused():
             report(fault)

@@ -8,7 +8,7 @@ import sqlite3
 from typing import Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets.paths import read_lines, require_file
 from inputs.datasets.source import SourceFault
 
@@ -42,7 +42,7 @@ def parse_splits(text: str) -> Tuple[Split, ...]:
         (shares and abs(total - 1) > 1e-6, f"the ratios add up to {total:.6g}, not to 1"),
     ):
         if is_wrong:
-            raise ConfigError(None, f"--split {quoted(text)}: {problem}")
+            raise UsageError(f"--split {quoted(text)}: {problem}")
     for split in splits:
         if split.list_file:
             require_file(split.list_file, f"the list of --split {split.name}")
@@ -56,19 +56,15 @@ def _split(text: str, index: int) -> Split:
         return Split(text)
     if not equals:
         if index >= len(DEFAULT_NAMES):
-            raise ConfigError(None, f"--split: part {index + 1} has no name", f"write NAME={text}")
+            raise UsageError(f"--split: part {index + 1} has no name; write NAME={text}")
         name, value = DEFAULT_NAMES[index], text
     if not _NAME.fullmatch(name):
-        raise ConfigError(
-            None, f"--split: {quoted(name)} is not a name for files", "use letters and digits"
-        )
+        raise UsageError(f"--split: {quoted(name)} is not a name for files; use letters and digits")
     share = _share(value)
     if share is None:
         return Split(name, list_file=value)
     if not 0 < share <= 1:
-        raise ConfigError(
-            None, f"--split: the ratio of {name} is {value}; allowed: above 0, at most 1"
-        )
+        raise UsageError(f"--split: the ratio of {name} is {value}; allowed: above 0, at most 1")
     return Split(name, share)
 
 
@@ -114,10 +110,9 @@ class SplitLists:
             "SELECT split, file, line FROM lists WHERE name = ?", (name,)
         ).fetchone()
         if first != split.name:
-            raise ConfigError(
-                None,
-                f"{split.list_file}, line {line}: the image {quoted(name)} is also in "
-                f"split {first} ({file}, line {first_line}); an image belongs to one split",
+            raise UsageError(
+                f"{split.list_file}, line {line}: the image {quoted(name)} is also in split "
+                f"{first} ({file}, line {first_line}); an image belongs to one split"
             )
 
     def find(self, image: str, source_id: str) -> Optional[str]:
@@ -132,7 +127,7 @@ class SplitLists:
         if splits:
             self._database.execute(f"UPDATE lists SET used = 1 WHERE {is_named}", names)
         if len(splits) > 1:
-            raise ConfigError(None, f"the image {quoted(image)} is in several splits: {splits}")
+            raise UsageError(f"the image {quoted(image)} is in several splits: {splits}")
         return next(iter(splits), self._rest)
 
     def unused(self) -> Iterator[SourceFault]:

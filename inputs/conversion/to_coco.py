@@ -22,7 +22,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import atomic, image_header, ownership, run_lengths
 from inputs.checks.images import decode_mask
 from inputs.conversion.examples import (
@@ -54,7 +54,7 @@ class CocoOptions:
 
     def __post_init__(self) -> None:
         if not self.output:
-            raise ConfigError(None, "output is empty", "name a JSON file")
+            raise UsageError("output is empty; name a JSON file")
 
 
 class _Record:
@@ -139,9 +139,9 @@ def _dataset(options: CocoOptions, paths: Sequence[str]) -> Dict[str, Any]:
         try:
             dataset = json.load(file)
         except ValueError as error:
-            raise ConfigError(None, f"{path}: not valid JSON: {error}") from None
+            raise UsageError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(dataset, dict):
-        raise ConfigError(None, f"{path}: not a JSON object, as convert writes it")
+        raise UsageError(f"{path}: not a JSON object, as convert writes it")
     return dataset
 
 

@@ -8,7 +8,7 @@ from typing import Iterator, Tuple
 
 from estimator_det import files
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_values
 from inputs.datasets.source import SourceError, broken
 
@@ -20,13 +20,11 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 def real_folder(path: str, option: str) -> str:
     """The folder of an option without symbolic links."""
     if files.is_remote(path):
-        raise ConfigError(
-            None,
-            f"{option} is {path}: conversion reads local folders",
-            "copy or mount the data first",
+        raise UsageError(
+            f"{option} is {path}: conversion reads local folders; copy or mount the data first"
         )
     if not os.path.isdir(path):
-        raise ConfigError(None, f"{option} is {quoted(path)}: there is no such folder")
+        raise UsageError(f"{option} is {quoted(path)}: there is no such folder")
     return os.path.realpath(path)
 
 
@@ -89,13 +87,11 @@ def path_in_folder(path: str, folder: str) -> str:
 def require_file(path: str, option: str) -> str:
     """A local regular file, named by an option."""
     if files.is_remote(path):
-        raise ConfigError(
-            None, f"{option} is {path}: conversion reads local files", "copy the file first"
-        )
+        raise UsageError(f"{option} is {path}: conversion reads local files; copy the file first")
     if kind := files.special_kind(path):
-        raise ConfigError(None, f"{option} is {quoted(path)}: is {kind}, not a file")
+        raise UsageError(f"{option} is {quoted(path)}: is {kind}, not a file")
     if not os.path.isfile(path):
-        raise ConfigError(None, f"{option} is {quoted(path)}: there is no such file")
+        raise UsageError(f"{option} is {quoted(path)}: there is no such file")
     return path
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.console.printing import LONGEST_LINE, plain
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files.text import shortened
 from inputs.bad_records.kinds import SOURCE_KINDS
 
@@ -40,13 +40,13 @@ class ConversionError(Exception):
     """A conversion stops: a fault of the source, or a state of the output folder."""
 
 
-class SourceError(ConfigError):
+class SourceError(UsageError):
     """A part of a source that cannot be used, as a fault; of one image or of the whole source."""
 
     def __init__(self, kind: str, file: str, line: int, message: str) -> None:
         file = file.encode(errors="replace").decode()  # a name of a file may be no text
         self.fault = SourceFault(kind, file, line, shortened(message, 1_000))
-        super().__init__(None, self.fault.sentence())
+        super().__init__(self.fault.sentence())
 
 
 class AnnotatedObject(NamedTuple):

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from estimator_det.compat import tf
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error, warning
+from estimator_det.errors import Problem, UsageError, error, warning
 from estimator_det.images.resize import Resizer
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
@@ -155,12 +155,10 @@ def _make_tables(
         k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints
     }
     if wrong_ids or not label_map.keypoint_ids:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"{label_map.path}: the keypoint ids are {wrong_ids or 'missing'}; "
             "use_keypoint_label_map needs ids from 0 to num_keypoints - 1 = "
-            f"{config.num_keypoints - 1}",
-            "Correct the label map or num_keypoints",
+            f"{config.num_keypoints - 1}. Correct the label map or num_keypoints"
         )
     return table(label_map.ids), table(label_map.keypoint_ids)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import input_reader_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
@@ -45,12 +45,10 @@ def read_hierarchy(path: str, label_map: LabelMap) -> Hierarchy:
     ancestors = _ancestors(path)
     known_ids = {name: label_map.ids[name] for name in ancestors if name in label_map.ids}
     if not known_ids:
-        raise ConfigError(
-            None,
-            f"{path}: no LabelName is a name of {label_map.path}, "
-            f"{_first_names(label_map.ids)}; the hierarchy has "
-            f"{_first_names(ancestors)}",
-            "Set the label map of this hierarchy, with these names",
+        raise UsageError(
+            f"{path}: no LabelName is a name of {label_map.path}, {_first_names(label_map.ids)}; "
+            f"the hierarchy has {_first_names(ancestors)}. Set the label map of this hierarchy, "
+            "with these names"
         )
     upward = np.eye(label_map.max_id + 1, dtype=bool)
     upward[0, 0] = False
@@ -68,7 +66,7 @@ def _ancestors(path: str) -> Dict[str, Set[str]]:
     try:
         root = json.loads(files.read_text(path))
     except json.JSONDecodeError as error:
-        raise ConfigError(None, f"{path}: is not JSON: {error}", "use a label hierarchy") from None
+        raise UsageError(f"{path}: is not JSON: {error}; use a label hierarchy") from None
     labels_above: Dict[str, Set[str]] = {}
     # A loop instead of recursion, because a file may be deeply nested.
     pending: List[Tuple[Any, Tuple[str, ...]]] = [(child, ()) for child in _children(path, root)]
@@ -85,10 +83,9 @@ def _children(path: str, node: Any) -> List[Any]:
     name = node.get("LabelName") if isinstance(node, dict) else None
     children = node.get("Subcategory", []) if isinstance(node, dict) else None
     if not isinstance(name, str) or not isinstance(children, list):
-        raise ConfigError(
-            None,
-            f"{path} is not a label hierarchy: each entry needs a LabelName, a text, "
-            f"and may have Subcategory, a list; given: {str(node)[:80]}",
+        raise UsageError(
+            f"{path} is not a label hierarchy: each entry needs a LabelName, a text, and may have "
+            f"Subcategory, a list; given: {str(node)[:80]}"
         )
     return children
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import schema
 from inputs.bad_records.kinds import FAULT_COUNTS
 from inputs.bad_records.log import FaultLog
@@ -174,11 +174,10 @@ class GraphGuard:
     def __init__(self, paths: Sequence[str]) -> None:
         compressed = [path for path in paths if compression_of(path)]
         if compressed:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"{compressed[0]}: compressed files cannot be read on the host of a TPU or by a "
-                "data worker, where damage to them would go unnoticed",
-                "Decompress them; reading becomes faster, too",
+                "data worker, where damage to them would go unnoticed. Decompress them; reading "
+                "becomes faster, too"
             )
         self.paths: List[str] = list(paths)
         self._sizes = [tf.io.gfile.stat(path).length for path in self.paths]

@@ -28,7 +28,7 @@ def split_dataset(
     `guard` has the files and works without Python; of `start` the seed is used.
     """
     if config.sample_from_datasets_weights:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_input_reader.sample_from_datasets_weights",
             "does not work with a tf.data service yet: data workers read file by file",
             "Remove the weights, or --tf_data_service",

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Protocol
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.config.rules import Tpu, rules
-from estimator_det.errors import ConfigError, Problem, error, warning
+from estimator_det.errors import Problem, UsageError, error, warning
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog
@@ -97,11 +97,9 @@ def find_files(pattern: str) -> List[str]:
     paths = match_files(pattern)
     for path in paths:
         if kind := files.special_kind(path):
-            raise ConfigError(
-                None,
-                f"input_path {pattern!r} matches {path}, which is {kind}; record files "
-                "must be regular files",
-                "Correct the path, or copy the records to a file",
+            raise UsageError(
+                f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
+                "regular files. Correct the path, or copy the records to a file"
             )
     return paths
 
@@ -258,10 +256,6 @@ def record_dataset(
     order. With `sample_from_datasets_weights` each input_path is a separate stream, and the next
     record comes from a stream drawn by weight.
     """
-    if order.sample_1_of_n < 1:
-        raise ConfigError(
-            "input_reader", f"sample_1_of_n_examples is {order.sample_1_of_n}; it must be 1 or more"
-        )
 
     # Tracing is faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
@@ -410,9 +404,7 @@ def _check_not_empty(paths: List[str], record_shard: sharding.Shard, shard: shar
     count = sum(1 for _ in itertools.islice(records, least))
     if count < least:
         others = " and others" if len(paths) > 3 else ""
-        raise ConfigError(
-            None,
-            f"{', '.join(paths[:3])}{others}: {count} records, too few for worker "
-            f"{shard[1] + 1} of {shard[0]}",
-            "Add records, or use fewer workers",
+        raise UsageError(
+            f"{', '.join(paths[:3])}{others}: {count} records, too few for worker {shard[1] + 1} "
+            f"of {shard[0]}. Add records, or use fewer workers"
         )

@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import object_graph_message
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.protos import model_pb2
 from model_fn.checkpoints.variables import OBJECT_GRAPH, VALUE_SUFFIX, inference_variables
@@ -83,7 +83,7 @@ def stored_variables(
     object-based checkpoint has its averages in the place of the variables.
 
     Raises:
-        ConfigError: if the checkpoint is not of the line of the detector's network.
+        UsageError: if the checkpoint is not of the line of the detector's network.
     """
     variables = inference_variables(use_moving_averages)
     if checkpoint is None:
@@ -109,7 +109,7 @@ def keyed_variables(
     as a range of simulated quantization, has its name.
 
     Raises:
-        ConfigError: if the checkpoint is not of the line of the detector's network.
+        UsageError: if the checkpoint is not of the line of the detector's network.
     """
     if not check_line(checkpoint, detector, model):
         return None
@@ -122,43 +122,38 @@ def keyed_variables(
 
 
 def check_line(checkpoint: str, detector: Any, model: Optional[model_pb2.DetectionModel]) -> bool:
-    """True if a checkpoint is object-based; ConfigError if its network is of the other line.
+    """True if a checkpoint is object-based; UsageError if its network is of the other line.
 
     Of the checkpoints with names, those of networks of the TF2 line were trained here.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     is_object_based = OBJECT_GRAPH in stored
     if is_object_based and not detector.is_tf2_line:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"{checkpoint} is an object-based checkpoint of the TF2 line, {_type(model)} is a "
-            "network of the TF1 line",
-            f"use the type of the checkpoint's own pipeline.config, which ends with {KERAS}, or a "
-            "checkpoint of the TF1 line",
+            "network of the TF1 line; use the type of the checkpoint's own pipeline.config, which "
+            f"ends with {KERAS}, or a checkpoint of the TF1 line"
         )
     is_ours = any(f"{KERAS}/" in name for name in stored)
     if detector.is_tf2_line and not (is_object_based or is_ours):
-        raise ConfigError(
-            None,
-            f"{checkpoint} is a checkpoint of the TF1 line, {_type(model)} is a network of the "
-            "TF2 line",
-            f"use the type without {KERAS}, or an object-based checkpoint of the TF2 line, such as "
-            "ckpt-0",
+        raise UsageError(
+            f"{checkpoint} is a checkpoint of the TF1 line, {_type(model)} is a network of the TF2 "
+            f"line; use the type without {KERAS}, or an object-based checkpoint of the TF2 line, "
+            "such as ckpt-0"
         )
     return is_object_based
 
 
 def _check_root(graph: ObjectGraph, checkpoint: str, checkpoint_type: str) -> None:
-    """Raises ConfigError if a checkpoint is of a classifier instead of a detector, or reverse."""
+    """Raises UsageError if a checkpoint is of a classifier instead of a detector, or reverse."""
     kind = graph.checkpoint_type
     if kind is not None and (kind == "classification") != (checkpoint_type == "classification"):
         networks = (
             ("classifier", "detector") if kind == "classification" else ("detector", "classifier")
         )
-        raise ConfigError(
-            None,
-            "{} is a checkpoint of a {}, not of a {}".format(checkpoint, *networks),
-            f"use --set train_config.fine_tune_checkpoint_type={kind}",
+        raise UsageError(
+            "{} is a checkpoint of a {}, not of a {}; use ".format(checkpoint, *networks)
+            + f"--set train_config.fine_tune_checkpoint_type={kind}"
         )
 
 

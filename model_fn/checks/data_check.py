@@ -13,7 +13,15 @@ from estimator_det.config.rules import check
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import counted
 from estimator_det.detectors import make_detector
-from estimator_det.errors import ConfigError, Problem, RunError, error, from_error, refuse, warning
+from estimator_det.errors import (
+    ConfigError,
+    Problem,
+    RunError,
+    UsageError,
+    error,
+    raise_errors,
+    warning,
+)
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -27,7 +35,6 @@ from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_problems import ANCHOR_GENERATOR
 from model_fn.checks.data_report import DataReport
 from model_fn.checks.files import compare_with_model
-from model_fn.checks.graphs import problem_of
 from model_fn.checks.subject import read_label_maps
 
 TRAIN_READER = "train_input_reader"
@@ -48,7 +55,7 @@ def check_data(
     """
     chosen = _readers(config, readers)
     errors = [problem for problem in check(config) if problem.severity == "error"]
-    refuse(problem for problem in errors if problem.field == "model")
+    raise_errors(problem for problem in errors if problem.field == "model")
     model = getattr(config.model, str(config.model.WhichOneof("model")))
     parts = tuple(f"{field}." for field, _ in chosen)
     problems = [each for each in errors if each.field.startswith(("model.", *parts))]
@@ -120,8 +127,8 @@ def _plans(
         policy = _policy(field, reader, config, num_classes, entry.label_map)
         try:
             plans.append(scan.plan(field, policy, max_records))
-        except ConfigError as reason:
-            problems.append(from_error(reason, field, "name the files to read"))
+        except UsageError as reason:
+            problems.append(error(field, str(reason), "name the files to read"))
     return plans, problems
 
 
@@ -129,9 +136,7 @@ def _readers(config: pipeline_pb2.TrainEvalPipelineConfig, which: str) -> List[T
     prefix = "" if which == "all" else which
     readers = [each for each in facts.readers(config) if each[0].startswith(prefix)]
     if not readers:
-        raise ConfigError(
-            None, f"the configuration has no input reader to check (readers: {which})"
-        )
+        raise UsageError(f"the configuration has no input reader to check (readers: {which})")
     return readers
 
 
@@ -185,7 +190,7 @@ def _coverage(
     try:
         coverage = coverage_of(config, columns, num_channels=num_channels, progress=progress)
     except ConfigError as reason:  # shapes do not fit
-        return None, [problem_of(reason)]
+        return None, list(reason.problems)
     if coverage is None:
         return None, []
     kind = config.model.WhichOneof("model")

@@ -10,7 +10,7 @@ from estimator_det.compat import tf
 from estimator_det.config.field_rules import PLACEHOLDER, most
 from estimator_det.config.paths import named_paths
 from estimator_det.console.printing import counted, listed, quoted
-from estimator_det.errors import ConfigError, Problem, error, from_error, warning
+from estimator_det.errors import Problem, UsageError, error, warning
 from estimator_det.files import is_remote, special_kind
 from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import files_of, unknown_class_names
@@ -49,10 +49,9 @@ def compare_with_model(
             continue
         seen.add(path)
         field = f"{reader.field}.label_map_path"
-        if isinstance(labels, ConfigError):
-            yield from_error(
-                labels, field, "correct the path, or the file: ids from 1, each name once"
-            )
+        if isinstance(labels, UsageError):
+            remedy = "correct the path, or the file: ids from 1, each name once"
+            yield error(field, str(labels), remedy)
         elif labels is not None and labels.max_id > _MOST_CLASSES:
             yield error(
                 field,
@@ -87,9 +86,9 @@ def check_hierarchies(subject: CheckedConfig) -> Iterator[Problem]:
         if reader.label_map and is_local and reader.config.expand_labels_hierarchy:
             try:
                 make_hierarchy(reader.config, reader.label_map)
-            except ConfigError as failure:
+            except UsageError as failure:
                 field = f"{reader.field}.label_hierarchy_path"
-                yield from_error(failure, field, "correct the path or the file")
+                yield error(field, str(failure), "correct the path or the file")
 
 
 def _problem_of_sample(reader: CheckedReader) -> Optional[Problem]:
@@ -103,12 +102,12 @@ def _problem_of_sample(reader: CheckedReader) -> Optional[Problem]:
     with contextlib.suppress(OSError, tf.errors.OpError):
         try:
             paths = files_of(reader.config)
-        except ConfigError:
+        except UsageError:
             return None
         try:
             finding = unknown_class_names(reader.config, paths, reader.label_map)
-        except ConfigError as reason:
-            return from_error(reason, field, "use the label map of the records")
+        except UsageError as reason:
+            return error(field, str(reason), "use the label map of the records")
         if finding:
             remedy = "correct the names in the records or the label map: these boxes are dropped"
             return warning(field, finding, remedy)

@@ -8,7 +8,7 @@ import statistics
 from typing import List, Mapping
 
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import data_check
@@ -66,7 +66,7 @@ def classes_without_anchors(
         return []
     try:
         problems = data_check.anchor_problems(config, max_records=MAX_RECORDS)
-    except (ConfigError, OSError):  # Records that are not here cannot explain anything.
+    except (UsageError, OSError):  # Records that are not here cannot explain anything.
         return []
     precision, name = weak[0]
     heading = (

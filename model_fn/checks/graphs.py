@@ -11,7 +11,7 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import make_detector
-from estimator_det.errors import ConfigError, Problem, RunError, from_error, warning
+from estimator_det.errors import ConfigError, Problem, RunError, error, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
@@ -86,20 +86,13 @@ def check_graphs(subject: CheckedConfig) -> List[Problem]:
     return [each for each in subject.graphs.problems if each.field not in reported]
 
 
-def problem_of(reason: ConfigError) -> Problem:
-    """The problem of an error that a graph shows."""
-    return from_error(reason, reason.field or "model", "choose what is supported, or remove it")
-
-
 @contextlib.contextmanager
 def _errors_among(problems: List[Problem]) -> Iterator[None]:
-    """Context manager: a `ConfigError` is added to the problems, unless it is there already."""
+    """Context manager: problems of a `ConfigError` are added, unless they are there already."""
     try:
         yield
     except ConfigError as reason:
-        problem = problem_of(reason)
-        if problem not in problems:
-            problems.append(problem)
+        problems += [problem for problem in reason.problems if problem not in problems]
 
 
 def without_files(
@@ -154,11 +147,12 @@ def _table(
     try:
         table = warm_start.table_of(detector, train_config, model)
         warm_start.check_table(table, train_config, model)
-    except (FileNotFoundError, RunError, ConfigError, tf.errors.OpError) as reason:
+    except ConfigError as reason:
+        problems += reason.problems
+        return None
+    except (FileNotFoundError, RunError, tf.errors.OpError) as reason:
         remedy = "correct the path and fine_tune_checkpoint_type, or leave both out"
-        if not isinstance(reason, ConfigError):
-            reason = ConfigError(field, getattr(reason, "message", None) or str(reason))
-        problems.append(from_error(reason, field, remedy))
+        problems.append(error(field, getattr(reason, "message", None) or str(reason), remedy))
         return None
     if table.mismatched or table.missing:
         reasons = "".join(f". {text}" for text in table.explanations)

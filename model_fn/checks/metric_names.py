@@ -9,7 +9,7 @@ from estimator_det.config.text import nearest
 from estimator_det.console.printing import listed
 from estimator_det.detectors import ssd_loss
 from estimator_det.detectors.two_stage import masks, proposals, regions
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
@@ -27,10 +27,9 @@ def check_best_metric(
         return
     known = metric_names(pipeline_config)
     if metric not in known:
-        raise ConfigError(
-            "best_metric",
-            f"{metric!r} is not evaluated{nearest(metric, known) or '.'} Known: "
-            f"{listed(known, _SHOWN)}",
+        raise UsageError(
+            f"best_metric: {metric!r} is not evaluated{nearest(metric, known) or '.'} Known: "
+            f"{listed(known, _SHOWN)}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, U
 from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
 from estimator_det.config.paths import named_paths, without_placeholders
-from estimator_det.errors import ConfigError, Problem
+from estimator_det.errors import Problem, UsageError
 from estimator_det.files import is_remote
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.label_map import LabelMap, read_label_map
@@ -20,7 +20,7 @@ class CheckedReader(NamedTuple):
 
     field: str  # its path, such as "eval_input_reader[0]"
     config: input_reader_pb2.InputReader
-    labels: Union[LabelMap, ConfigError, None]  # an error of the file; None if it was not read
+    labels: Union[LabelMap, UsageError, None]  # an error of the file; None if it was not read
 
     @property
     def label_map(self) -> Optional[LabelMap]:
@@ -34,12 +34,12 @@ def read_label_maps(
     """Input readers by path with their label maps, each file read once."""
 
     @functools.cache
-    def read(path: str) -> Union[LabelMap, ConfigError, None]:
+    def read(path: str) -> Union[LabelMap, UsageError, None]:
         if not path or PLACEHOLDER in path or (is_remote(path) and not with_remote):
             return None
         try:
             return read_label_map(path)
-        except ConfigError as reason:
+        except UsageError as reason:
             return reason
 
     return [

@@ -17,7 +17,7 @@ from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from model_fn.checks import xla_check
-from model_fn.checks.graphs import placeholders, problem_of, without_files
+from model_fn.checks.graphs import placeholders, without_files
 from model_fn.checks.op_origin import Origin, origin_of
 from model_fn.model_fn import create_model_fn
 
@@ -77,7 +77,7 @@ def compile_check(
         try:
             core = build_core_graph(config, mode, batch_per_core)
         except ConfigError as reason:
-            findings.append(problem_of(reason))
+            findings += reason.problems
             continue
         operations = list(core_operations(core.graph))
         num_operations += len(operations)

@@ -14,7 +14,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.errors import refuse
+from estimator_det.errors import raise_errors
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import tpu_graph
 from model_fn.checks.graphs import without_files
@@ -111,7 +111,7 @@ def estimate(
     """Builds the step of one core and measures what it keeps; the size of inputs must be static."""
     config = without_files(pipeline_config)
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core)
-    refuse(core.problems)
+    raise_errors(core.problems)
     with core.graph.as_default():
         variables, trained = tf1.global_variables(), tf1.trainable_variables()
     operations = list(tpu_graph.core_operations(core.graph))

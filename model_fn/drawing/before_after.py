@@ -13,7 +13,7 @@ from estimator_det.compat import failures, tf
 from estimator_det.config.rules import check
 from estimator_det.config.text import parse_message
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError, refuse
+from estimator_det.errors import UsageError, raise_errors
 from estimator_det.protos import input_reader_pb2, preprocessor_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_mixtures, make_steps
@@ -40,7 +40,7 @@ def find_step(text: str, configured: Sequence[Any]) -> Any:
     name, has_settings, settings = (part.strip() for part in text.partition(":"))
     if name not in AUGMENTATIONS:
         what, remedy = AUGMENTATIONS.refusal(name)
-        raise ConfigError(None, f"augmentation {what}", remedy)
+        raise UsageError(f"augmentation {what}. Remedy: {remedy}")
     if not has_settings:
         for step in configured:
             if step.WhichOneof("preprocessing_step") == name:
@@ -80,10 +80,9 @@ def read_samples(reader: input_reader_pb2.InputReader, count: int, seed: int) ->
         if len(samples) == count:
             break
     if not samples:
-        raise ConfigError(
-            None,
-            f"train_input_reader: none of {num_unusable} records can be used; the "
-            f"last one: {last_error}. estimator-det check-data reports all faults",
+        raise UsageError(
+            f"train_input_reader: none of {num_unusable} records can be used; the last one: "
+            f"{last_error}. estimator-det check-data reports all faults"
         )
     return Samples(samples, num_unusable, rotated)
 
@@ -112,7 +111,7 @@ def draw_step(
         reader: The `InputReader` that they come from.
         num_after: Results of each, with different seeds.
     """
-    refuse([*check(step, STEPS), *check_mixtures([step], reader)])
+    raise_errors([*check(step, STEPS), *check_mixtures([step], reader)])
     (link,) = make_steps([step])
     count = link.num_records
     cells: List[GridCell] = []

@@ -37,12 +37,12 @@ class Accumulator:
         self, eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
     ) -> None:
         self.named_sets = make_named_metrics(eval_config, categories)
-        self.needs = {need for _, metrics in self.named_sets for need in metrics.needs}
+        self.needs = {need for each in self.named_sets for need in each.metrics.needs}
         self._diagnostics = EvalDiagnostics(categories, eval_config.min_score_threshold)
 
     def add(self, batch: EvaluatedBatch) -> None:
-        for _, metrics in self.named_sets:
-            metrics.add(batch)
+        for each in self.named_sets:
+            each.metrics.add(batch)
         self._diagnostics.add(batch)
 
     @functools.cached_property
@@ -50,7 +50,7 @@ class Accumulator:
         """Results of all batches; nothing is added after it was read."""
         values: Dict[str, float] = {}
         scopes: Dict[str, Scope] = {}
-        for _, metrics in self.named_sets:
+        for metrics in (each.metrics for each in self.named_sets):
             values.update(metrics.results())
             scopes.update(dict.fromkeys(metrics.names, EVERY_OBJECT))
             scopes.update(getattr(metrics, "scopes", {}))

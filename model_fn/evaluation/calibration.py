@@ -87,7 +87,7 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
     """
     scores = final_scores(pipeline_config.model)
     if scores is None:
-        raise ConfigError(
+        raise ConfigError.at(
             "model",
             "has no class scores that a calibration could change",
             "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
@@ -95,13 +95,13 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
     FITS.get(kind)
     config, path = scores.post_processing, scores.path
     if config.HasField("calibration_config"):
-        raise ConfigError(
+        raise ConfigError.at(
             f"{path}.calibration_config",
             "is set, so the scores are calibrated already",
             "remove it from the configuration before a calibration is fitted",
         )
     if config.batch_non_max_suppression.soft_nms_sigma > 0:
-        raise ConfigError(
+        raise ConfigError.at(
             f"{path}.batch_non_max_suppression.soft_nms_sigma",
             f"is {config.batch_non_max_suppression.soft_nms_sigma:g}; calibration of "
             "scores that soft suppression lowers is not supported yet",
@@ -110,7 +110,7 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
     if kind == TEMPERATURE and config.score_converter != post_processing_pb2.PostProcessing.SIGMOID:
         others = ", ".join(name for name in sorted(FITS) if name != TEMPERATURE)
         name = config.ScoreConverter.Name(config.score_converter)
-        raise ConfigError(
+        raise ConfigError.at(
             f"{path}.score_converter",
             f"is {name}; {TEMPERATURE} is fitted for SIGMOID only, since the score of "
             "a detection does not give its logits otherwise",

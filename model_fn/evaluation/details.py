@@ -14,7 +14,7 @@ import numpy as np
 
 from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from model_fn.evaluation.matching import MATCH_IOU, Array, MatchedImage
 from model_fn.evaluation.metrics.overlaps import box_area
@@ -145,6 +145,6 @@ def read(folder: str, step: int) -> Optional[Dict[str, Any]]:
     try:
         return json.loads(files.read_text(path))
     except ValueError as error:
-        raise ConfigError(
-            None, f"{path}: is not a file of details: {error}", "delete it, and evaluate again"
+        raise UsageError(
+            f"{path}: is not a file of details: {error}; delete it, and evaluate again"
         ) from None

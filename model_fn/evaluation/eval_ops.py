@@ -94,7 +94,7 @@ def check_needs(
         "num_keypoints of eval_input_reader": groundtruth.keypoints,
         "num_keypoints of the keypoint_box_coder": detections.keypoints,
     }
-    for field, metrics in accumulator.named_sets:
+    for field, name, metrics in accumulator.named_sets:
         for need in sorted(metrics.needs & _REMEDIES.keys()):
             models, setting = _REMEDIES[need]
             for structure, fault, remedy in (
@@ -102,15 +102,15 @@ def check_needs(
                 (groundtruth, "the groundtruth has none", f"set {setting} in eval_input_reader"),
             ):
                 if getattr(structure, need) is None:
-                    message = f"needs {need}, and {fault}"
-                    raise ConfigError(field, message, f"remove the name, or {remedy}")
+                    message = f"{name!r} needs {need}, and {fault}"
+                    raise ConfigError.at(field, message, f"remove the name, or {remedy}")
         for where, tensor in keypoints.items():
             count = None if tensor is None else tensor.shape[2]
             if count is not None and count < metrics.num_keypoints:
-                raise ConfigError(
+                raise ConfigError.at(
                     field,
-                    f"needs {metrics.num_keypoints} keypoints, as ids in the label map say; "
-                    f"{where} is {count}",
+                    f"{name!r} needs {metrics.num_keypoints} keypoints, as ids in the label map "
+                    f"say; {where} is {count}",
                     "Correct one of them",
                 )
 
@@ -187,7 +187,7 @@ class EvaluationFeed:
         keys = (schema.ORIGINAL_IMAGE, schema.ADDITIONAL_CHANNELS)
         images = [features.get(key) if self._pictures.num_missing else None for key in keys]
         tensors, restored = without_nones([detections, groundtruth, sizes_of(features), images])
-        names = [name for _, metrics in accumulator.named_sets for name in metrics.names]
+        names = [name for each in accumulator.named_sets for name in each.metrics.names]
 
         def add_waiting() -> None:
             while self._waiting:

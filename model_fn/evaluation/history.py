@@ -9,7 +9,7 @@ import time
 from typing import Dict, List, Optional
 
 from estimator_det.config.text import nearest
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from model_fn.evaluation.matching import Matches
 
@@ -36,7 +36,7 @@ class Evaluation:
         if metric not in self.metrics:
             known = sorted(self.metrics)
             hint = nearest(metric, known) or "."
-            raise ConfigError("best_metric", f"{metric!r} is not evaluated{hint} Known: {known}")
+            raise UsageError(f"best_metric: {metric!r} is not evaluated{hint} Known: {known}")
         return self.metrics[metric]
 
 

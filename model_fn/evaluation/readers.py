@@ -21,7 +21,7 @@ def named_readers(
         return {TRAINING_DATA: pipeline_config.train_input_reader}
     readers = pipeline_config.eval_input_reader
     if not readers:
-        raise ConfigError("eval_input_reader", "is missing")
+        raise ConfigError.at("eval_input_reader", "is missing", "add one to evaluate")
     return {reader.name or str(number): reader for number, reader in enumerate(readers)}
 
 

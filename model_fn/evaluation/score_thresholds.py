@@ -23,7 +23,7 @@ from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.config.derived_models import final_scores
 from estimator_det.console.printing import cut, plain
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from estimator_det.protos import model_pb2, pipeline_pb2
 from model_fn.checkpoints.repair import step_of
@@ -155,11 +155,9 @@ def read(path: str) -> ThresholdTable:
                 raise TypeError(f"not a row of a table: {row}")
         return ThresholdTable(rows[0], tuple(rows[1:]), values.get("scores"))
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise ConfigError(
-            None,
+        raise UsageError(
             f"{plain(path)}: is not a file of thresholds as an evaluation writes it; "
-            f"{plain(repr(error))}",
-            "evaluate the checkpoint again, and export it again",
+            f"{plain(repr(error))}; evaluate the checkpoint again, and export it again"
         ) from None
 
 
@@ -168,11 +166,9 @@ def check(path: str, model: model_pb2.DetectionModel) -> None:
     measured, scores = read(path).scores, final_scores(model)
     if measured is None or scores is None or measured == scores.fingerprint():
         return
-    raise ConfigError(
-        None,
-        f"{plain(path)}: its thresholds are for other scores: {scores.path} was "
-        "not the same in the evaluation",
-        "evaluate the checkpoint with this configuration",
+    raise UsageError(
+        f"{plain(path)}: its thresholds are for other scores: {scores.path} was not the same in "
+        "the evaluation; evaluate the checkpoint with this configuration"
     )
 
 
@@ -195,7 +191,7 @@ def find_usable(
     try:
         if path is not None:
             check(path, pipeline_config.model)
-    except ConfigError as error:
+    except UsageError as error:
         _LOG.warning("Exporting without thresholds: %s", error)
         return None
     return path

@@ -14,7 +14,7 @@ import re
 from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 from estimator_det.config.text import nearest
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 
 VARIABLE = "TF_CONFIG"
 VERTEX_VARIABLE = "CLUSTER_SPEC"
@@ -111,7 +111,7 @@ def read_cluster() -> Cluster:
     kind = task.get("type")
     num_tasks = sum(len(addresses) for addresses in jobs.values())
     if not num_tasks and kind == EVALUATOR:
-        raise ConfigError(variable, "an evaluator needs a cluster with a chief; found none")
+        raise UsageError(f"{variable}: an evaluator needs a cluster with a chief; found none")
     is_alone = num_tasks <= 1 and kind != EVALUATOR
     if is_alone and (not task or not num_tasks or _is_task_of(jobs, task)):
         return SINGLE
@@ -165,16 +165,16 @@ def _parse(variable: str) -> Dict[str, Any]:
     try:
         settings = json.loads(text or "{}")
     except json.JSONDecodeError as error:
-        raise ConfigError(variable, f"is not JSON: {error}", "Correct or unset it") from error
+        raise UsageError(f"{variable} is not JSON: {error}. Correct or unset it") from error
     if not isinstance(settings, dict):
-        raise ConfigError(variable, f"must be a JSON object; given {text}", "Correct or unset it")
+        raise UsageError(f"{variable} must be a JSON object; given {text}. Correct or unset it")
     return settings
 
 
 def _part(variable: str, settings: Dict[str, Any], name: str) -> Dict[str, Any]:
     part = settings.get(name) or {}
     if not isinstance(part, dict):
-        raise ConfigError(variable, f"{name} must be an object; given {part!r}")
+        raise UsageError(f"{variable}: {name} must be an object; given {part!r}")
     return part
 
 
@@ -188,10 +188,9 @@ def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:
         for index, address in enumerate(jobs[job]):
             field = f"cluster.{job}[{index}]"
             if address in names:
-                raise ConfigError(
-                    variable,
-                    f"{field} is {address}, as {names[address]}",
-                    "Give each task an address of its own",
+                raise UsageError(
+                    f"{variable}: {field} is {address}, as {names[address]}. Give each task an "
+                    "address of its own"
                 )
             names[address] = field
     jobs.pop(EVALUATOR, None)
@@ -202,22 +201,22 @@ def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
     """The addresses of a job; they are a list, or an object from index to address."""
     if isinstance(tasks, dict):
         if sorted(tasks) != sorted(str(index) for index in range(len(tasks))):
-            raise ConfigError(
-                variable,
-                f"cluster.{job} must have the indices 0 to {len(tasks) - 1}; given {sorted(tasks)}",
+            raise UsageError(
+                f"{variable}: cluster.{job} must have the indices 0 to {len(tasks) - 1}; given "
+                f"{sorted(tasks)}"
             )
         tasks = [tasks[str(index)] for index in range(len(tasks))]
     if not isinstance(tasks, list):
-        raise ConfigError(
-            variable,
-            f'cluster.{job} must be a list of addresses such as ["host:2222"]; given {tasks!r}',
+        raise UsageError(
+            f'{variable}: cluster.{job} must be a list of addresses such as ["host:2222"]; given '
+            f"{tasks!r}"
         )
     for index, address in enumerate(tasks):
         parts = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
         if parts is None or not 0 < int(parts[2]) <= _LARGEST_PORT:
-            raise ConfigError(
-                variable,
-                f"cluster.{job}[{index}] must be an address such as host:2222; given {address!r}",
+            raise UsageError(
+                f"{variable}: cluster.{job}[{index}] must be an address such as host:2222; given "
+                f"{address!r}"
             )
     return tasks
 
@@ -225,7 +224,7 @@ def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
 def _check_known(variable: str, what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         hint = nearest(name, list(known))
-        raise ConfigError(variable, f"{what} is not known{hint}. Known: {', '.join(known)}")
+        raise UsageError(f"{variable}: {what} is not known{hint}. Known: {', '.join(known)}")
 
 
 def _is_task_of(jobs: Mapping[str, List[str]], task: Dict[str, Any]) -> bool:
@@ -238,8 +237,8 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
     chiefs = sum(len(jobs.get(chief, [])) for chief in CHIEFS)
     counts = {job: len(addresses) for job, addresses in jobs.items()}
     if chiefs > 1:
-        raise ConfigError(
-            variable, f"a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
+        raise UsageError(
+            f"{variable}: a cluster needs one chief (or master); given {chiefs}. Jobs: {counts}"
         )
     kind, index = task.get("type"), str(task.get("index", ""))
     if kind is not None:
@@ -247,9 +246,7 @@ def _check(variable: str, jobs: Mapping[str, List[str]], task: Dict[str, Any]) -
     if kind == EVALUATOR and index == "0":
         return
     if not _is_task_of(jobs, task):
-        raise ConfigError(
-            variable,
-            f"the task {json.dumps(task)} is not in the cluster; tasks of each job: "
-            f"{json.dumps(counts)}",
-            "Set task.type and task.index",
+        raise UsageError(
+            f"{variable}: the task {json.dumps(task)} is not in the cluster; tasks of each job: "
+            f"{json.dumps(counts)}. Set task.type and task.index"
         )

@@ -16,7 +16,7 @@ from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.rules import check
 from estimator_det.detectors.base import make_preprocessor
-from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, refuse
+from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, raise_errors
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
@@ -238,7 +238,7 @@ def _make_run(
 ) -> EvaluationRun:
     """A run that only evaluates, on this machine."""
     require_v2_behavior()
-    refuse(each for each in check(config) if each.field.endswith("].name"))
+    raise_errors(each for each in check(config) if each.field.endswith("].name"))
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
     readers = evaluation_readers(
         config,
@@ -275,7 +275,7 @@ def continuous_eval(
         The last evaluation on each reader; empty if there was no checkpoint.
 
     Raises:
-        ConfigError: if no evaluation computes `evaluation.best_metric`.
+        UsageError: if no evaluation computes `evaluation.best_metric`.
         FileNotFoundError: if `checkpoint_dir` is a published model.
     """
     run = _make_run(config, model_dir, options, on_training_data)

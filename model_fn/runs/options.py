@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any, Optional, Sequence
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
@@ -31,21 +31,21 @@ def _check_at_least(minimum: int, options: Any, *fields: str) -> None:
     for field in fields:
         value = getattr(options, field)
         if value is not None and not minimum <= value < math.inf:
-            raise ConfigError(field, f"is {value}", f"give {minimum} or more")
+            raise UsageError(f"{field} is {value}; give {minimum} or more")
 
 
 def _check_exclusive(options: Any, first: str, second: str) -> None:
     values = {field: getattr(options, field) for field in (first, second)}
     if None not in values.values():
         text = " and ".join(f"{field} {value}" for field, value in values.items())
-        raise ConfigError(None, f"{text} exclude each other", "give one of them")
+        raise UsageError(f"{text} exclude each other; give one of them")
 
 
 def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
     """Refuses values that are not among the allowed ones; None is allowed."""
     value = getattr(options, field)
     if value not in (*allowed, None):
-        raise ConfigError(field, f"is {value!r}", f"give one of {', '.join(allowed)}")
+        raise UsageError(f"{field} is {value!r}; give one of {', '.join(allowed)}")
 
 
 # Options, the strategies that have no use for them, and why.
@@ -94,21 +94,20 @@ class LoopOptions:
             value = getattr(self, field)
             if value and self.strategy in strategies:
                 what = f"is {value}, and strategy {self.strategy!r} {reason}"
-                raise ConfigError(field, what, "Leave it out")
+                raise UsageError(f"{field} {what}. Leave it out")
         if self.strategy == NONE and self.num_replicas not in (None, 1):
             what = f"is {self.num_replicas}, and strategy {NONE!r} has one"
-            raise ConfigError("num_replicas", what, f"give strategy {MIRRORED!r}")
+            raise UsageError(f"num_replicas {what}; give strategy {MIRRORED!r}")
         if self.strategy == TPU and not self.tpu_name:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 f"strategy {TPU!r} needs tpu_name: the name of a Cloud TPU, {LOCAL!r} on the TPU's "
-                "own machine, or an address such as grpc://10.0.0.2:8470",
+                "own machine, or an address such as grpc://10.0.0.2:8470"
             )
         if self.tpu_name and (self.tpu_name == LOCAL or "://" in self.tpu_name):
             for field in ("tpu_zone", "gcp_project"):
                 if getattr(self, field):
                     what = f"is for a TPU that is found by its name; tpu_name is {self.tpu_name!r}"
-                    raise ConfigError(field, what)
+                    raise UsageError(f"{field} {what}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,11 +128,9 @@ class TpuOptions:
 
     def __post_init__(self) -> None:
         if not self.name and not self.rehearses:
-            raise ConfigError(
-                None,
-                "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's "
-                "own machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, "
-                "rehearse",
+            raise UsageError(
+                "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's own "
+                "machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, rehearse"
             )
         _check_at_least(1, self, "num_shards", "iterations_per_loop")
 
@@ -149,10 +146,9 @@ def with_precision(
     """The configuration, on a TPU with the options' precision; quantized networks need float32."""
     is_narrow = options.precision not in (None, FLOAT32)
     if is_narrow and pipeline_config.graph_rewriter.HasField("quantization"):
-        raise ConfigError(
-            "precision",
-            f"is {options.precision}, and graph_rewriter.quantization needs float32",
-            "leave it out",
+        raise UsageError(
+            f"precision is {options.precision}, and graph_rewriter.quantization needs float32; "
+            "leave it out"
         )
     if options.precision is None or not options.is_for_tpu:
         return pipeline_config
@@ -217,10 +213,9 @@ class EvaluationOptions:
         _check_at_least(1, self, "every_steps", "keep_best", "patience")
         _check_at_least(1, self, "sample_1_of_n", "training_data_sample_1_of_n")
         if self.patience is not None and self.best_metric is None:
-            raise ConfigError(
-                None,
+            raise UsageError(
                 "patience needs best_metric: the metric that is to become better, e.g. "
-                "DetectionBoxes_Precision/mAP",
+                "DetectionBoxes_Precision/mAP"
             )
 
 
@@ -258,23 +253,19 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if self.tpu is not None and self.loop is not None:
-            raise ConfigError(
-                None, "a run is on a TPU or in the TF2 loop", "give one of tpu and loop"
-            )
+            raise UsageError("a run is on a TPU or in the TF2 loop; give one of tpu and loop")
         if self.data_service is not None and (self.tpu or self.loop):
-            raise ConfigError(
-                None,
-                "tf_data_service works with Estimator alone",
-                "remove it, or the options of a TPU or of the TF2 loop",
+            raise UsageError(
+                "tf_data_service works with Estimator alone; remove it, or the options of a TPU or "
+                "of the TF2 loop"
             )
         _check_choice(self, "precision", PRECISIONS)
         if self.precision == MIXED_FLOAT16 and self.is_for_tpu:
-            raise ConfigError("precision", f"is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
+            raise UsageError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
         if self.precision == MIXED_FLOAT16 and self.loop is None:
-            raise ConfigError(
-                "precision",
-                f"is {MIXED_FLOAT16}, which needs a scale of the loss that only the TF2 loop has",
-                f"give a strategy, such as {NONE!r}, or {MIXED_BFLOAT16}",
+            raise UsageError(
+                f"precision is {MIXED_FLOAT16}, which needs a scale of the loss that only the TF2 "
+                f"loop has; give a strategy, such as {NONE!r}, or {MIXED_BFLOAT16}"
             )
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping
 from estimator_det.config import tpu_lint
 from estimator_det.config.rules import Tpu
 from estimator_det.config.text import entries
-from estimator_det.errors import ConfigError, Problem, refuse
+from estimator_det.errors import ConfigError, Problem, UsageError, raise_errors
 from estimator_det.protos import pipeline_pb2
 from model_fn.runs.cluster import CHIEFS, PARAMETER_SERVER, VARIABLE, WORKER, Cluster
 from model_fn.runs.context import Hook, RunContext
@@ -55,7 +55,7 @@ _ROLES: Dict[str, Dict[str, str]] = {
 def find_role(context: RunContext, *, evaluates: bool = False) -> str:
     """The role of this process.
 
-    ConfigError if the configuration, the options and the cluster exclude each other, before a
+    UsageError if the configuration, the options and the cluster exclude each other, before a
     machine is waited for or a folder is changed. Options and fields without effect are logged.
 
     Args:
@@ -88,10 +88,9 @@ def _task(cluster: Cluster) -> str:
 def _check_hooks(context: RunContext) -> None:
     for hook in context.options.hooks:
         if not isinstance(hook, Hook):
-            raise ConfigError(
-                "hooks",
-                f"{type(hook).__name__} needs a session, and the TF2 loop has none",
-                "Derive it from model_fn.Hook, or train without --strategy",
+            raise UsageError(
+                f"hooks: {type(hook).__name__} needs a session, and the TF2 loop has none. Derive "
+                "it from model_fn.Hook, or train without --strategy"
             )
 
 
@@ -100,21 +99,21 @@ def check_loop(
 ) -> None:
     """Refuses what a strategy does not have; an evaluator is not part of a strategy."""
     if pipeline_config.graph_rewriter.HasField("quantization"):
-        raise ConfigError(
+        raise ConfigError.at(
             "graph_rewriter.quantization",
             "is not supported yet by the TF2 loop",
             "Leave --strategy out, or train in float (--set graph_rewriter=null)",
         )
     num_epochs = pipeline_config.train_input_reader.num_epochs
     if loop.strategy in MULTI_MACHINE_STRATEGIES and num_epochs:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_input_reader.num_epochs",
             f"is {num_epochs}: with strategy {loop.strategy!r} data do not end, for "
             "the parts of the workers would end at different steps",
             "Set it to 0, and the end of training by train_config.num_steps",
         )
     if loop.strategy == SERVER_STRATEGY and pipeline_config.train_config.sync_replicas:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_config.sync_replicas",
             f"is true: workers of strategy {SERVER_STRATEGY!r} do not wait for each other",
             "Set it to false (--set train_config.sync_replicas=false), or use "
@@ -127,36 +126,29 @@ def check_loop(
 def _check_cluster(loop: LoopOptions, cluster: Cluster) -> None:
     """Refuses a cluster if the strategy has none, and the reverse."""
     if loop.strategy in MULTI_MACHINE_STRATEGIES and cluster.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on the machines that "
-            f"{VARIABLE} lists, and it lists no others",
-            f"Set it, or use strategy {MIRRORED!r}",
+        raise UsageError(
+            f"strategy {loop.strategy!r} trains on the machines that {VARIABLE} lists, and it "
+            f"lists no others. Set it, or use strategy {MIRRORED!r}"
         )
     if loop.strategy == SERVER_STRATEGY:
         check_parameter_servers(cluster)
         if not cluster.tasks(WORKER):
-            raise ConfigError(
-                VARIABLE,
-                f"cluster.worker is missing, and with strategy {loop.strategy!r} the "
-                "chief takes no steps itself",
-                "Add a worker",
+            raise UsageError(
+                f"{VARIABLE}: cluster.worker is missing, and with strategy {loop.strategy!r} the "
+                "chief takes no steps itself. Add a worker"
             )
     elif loop.strategy == MULTI_WORKER:
         servers = cluster.servers
         if servers:
-            raise ConfigError(
-                VARIABLE,
-                f"cluster.ps has {len(servers)} tasks, and strategy {loop.strategy!r} has "
-                "no parameter servers",
-                f"Leave ps out of the cluster, or use strategy {SERVER_STRATEGY!r}",
+            raise UsageError(
+                f"{VARIABLE}: cluster.ps has {len(servers)} tasks, and strategy {loop.strategy!r} "
+                "has no parameter servers. Leave ps out of the cluster, or use strategy "
+                f"{SERVER_STRATEGY!r}"
             )
     elif not cluster.task.is_alone:
-        raise ConfigError(
-            None,
-            f"strategy {loop.strategy!r} trains on one machine, and {VARIABLE} "
-            "makes this process one of several",
-            f"Unset it, or use strategy {MULTI_WORKER!r}",
+        raise UsageError(
+            f"strategy {loop.strategy!r} trains on one machine, and {VARIABLE} makes this process "
+            f"one of several. Unset it, or use strategy {MULTI_WORKER!r}"
         )
 
 
@@ -166,17 +158,14 @@ def check_parameter_servers(cluster: Cluster) -> None:
         return
     counts = {job: len(addresses) for job, addresses in cluster.jobs.items()}
     if not cluster.tasks(*CHIEFS):
-        raise ConfigError(
-            VARIABLE,
-            "cluster.chief is missing, and a cluster with parameter servers needs "
-            f"one chief; given {counts}",
-            "Name the first worker as the chief",
+        raise UsageError(
+            f"{VARIABLE}: cluster.chief is missing, and a cluster with parameter servers needs one "
+            f"chief; given {counts}. Name the first worker as the chief"
         )
     if cluster.tasks(WORKER) and not cluster.tasks(PARAMETER_SERVER):
-        raise ConfigError(
-            VARIABLE,
-            f"cluster.ps is missing, and workers share their variables through it; given {counts}",
-            "Add a parameter server",
+        raise UsageError(
+            f"{VARIABLE}: cluster.ps is missing, and workers share their variables through it; "
+            f"given {counts}. Add a parameter server"
         )
 
 
@@ -186,20 +175,18 @@ def _check_estimator_cluster(context: RunContext) -> None:
 
     check_parameter_servers(context.cluster)
     if versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
-        raise ConfigError(
-            VARIABLE,
-            "an Estimator's parameter servers need TensorFlow 2.15; this is "
-            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another "
-            "loop: estimator-det train --strategy parameter_server",
+        raise UsageError(
+            f"{VARIABLE}: an Estimator's parameter servers need TensorFlow 2.15; this is "
+            f"{tf.__version__}. pip install 'tensorflow==2.15.1', or train by another loop: "
+            "estimator-det train --strategy parameter_server"
         )
     if context.options.data_service is not None:
-        raise ConfigError(
-            "tf_data_service",
-            "does not work in a cluster yet, whose tasks divide the records among them",
-            "Remove it, or train without a cluster",
+        raise UsageError(
+            "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
+            "them. Remove it, or train without a cluster"
         )
     if context.config.train_input_reader.num_epochs:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_input_reader.num_epochs",
             "in a cluster data do not end, for the workers would end at different steps",
             "Set it to 0, and the end of training by train_config.num_steps",
@@ -214,24 +201,23 @@ def check_batch(
     shares = num_replicas * loop.accumulate_steps
     if size % shares:
         fitting = [each for each in (size // shares * shares, -(-size // shares) * shares) if each]
-        raise ConfigError(
+        raise ConfigError.at(
             "train_config.batch_size",
             f"is {size}; it must be divisible by {num_replicas} replicas x "
-            f"{loop.accumulate_steps} accumulate_steps, as "
-            f"{' and '.join(str(each) for each in fitting)} are",
+            f"{loop.accumulate_steps} accumulate_steps",
+            f"set it to {' or '.join(str(each) for each in fitting)}",
         )
     synchronized = [
         entry.path for entry in entries(pipeline_config) if entry.field.name == "sync_batch_norm"
     ]
     if synchronized and (loop.accumulate_steps > 1 or loop.jit_compile):
-        raise ConfigError(
-            None,
-            f"{synchronized[0]} averages over replicas in the middle of a step, which "
-            "parts of a batch and functions of XLA cannot",
-            "Use batch_norm, or leave accumulate_steps and jit_compile out",
+        raise UsageError(
+            f"{synchronized[0]} averages over replicas in the middle of a step, which parts of a "
+            "batch and functions of XLA cannot. Use batch_norm, or leave accumulate_steps and "
+            "jit_compile out"
         )
     if shares > 1 and not pipeline_config.train_input_reader.drop_remainder:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_input_reader.drop_remainder",
             "is false: the last batch of an epoch cannot be shared equally by replicas and "
             "their parts",
@@ -250,7 +236,7 @@ def check_tpu(
         local_files=tpu.has_local_files,
     )
     findings = tpu_lint.lint(pipeline_config, target)
-    refuse(findings, "the configuration does not suit a TPU")
+    raise_errors(findings)
     return findings
 
 
@@ -258,12 +244,11 @@ def check_static(specs: Mapping[str, Any]) -> None:
     """Refuses `tf.TensorSpec`s with an open length."""
     for key, spec in specs.items():
         if not spec.shape.is_fully_defined():
-            raise ConfigError(
-                key,
-                f"has shape {spec.shape}, but a TPU needs every length",
-                "Give the model a fixed_shape_resizer, or a keep_aspect_ratio_resizer with "
-                "pad_to_max_dimension: true, and the reader num_keypoints where it loads "
-                "keypoints; estimator-det check-config --tpu lists all that is open",
+            raise UsageError(
+                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
+                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
+                "true, and the reader num_keypoints where it loads keypoints; estimator-det "
+                "check-config --tpu lists all that is open"
             )
 
 

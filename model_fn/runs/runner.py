@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Optional
 from estimator_det.compat import require_v2_behavior
 from estimator_det.config.rules import check
 from estimator_det.console.signals import StopSignals
-from estimator_det.errors import DamagedCheckpointsError, SessionLostError, refuse
+from estimator_det.errors import DamagedCheckpointsError, SessionLostError, raise_errors
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.checkpoints.find import newest_step
@@ -72,7 +72,7 @@ def train_and_evaluate(
         FolderInUseError: if another process trains in `model_dir`.
         FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
         DamagedCheckpointsError: if there are checkpoints, and none is whole.
-        ConfigError: if the configuration does not suit the TPU, no evaluation computes
+        UsageError: if the configuration does not suit the TPU, no evaluation computes
             `evaluation.best_metric`, or a label map fits no record of a sample of its reader.
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
@@ -118,7 +118,7 @@ def _make_context(
     require_v2_behavior()
     # The model and its input are checked where a caller's own may enter, too.
     parts = ("train_config", "eval_config", "graph_rewriter")
-    refuse(
+    raise_errors(
         each
         for each in check(config)
         if each.field.startswith(parts) or each.field.endswith("].name")

@@ -12,7 +12,7 @@ from estimator_det.config import pipeline as configuration
 from estimator_det.config import plugins
 from estimator_det.config.differences import training_differences
 from estimator_det.console.signals import Stopped, StopSignals
-from estimator_det.errors import ConfigError, SessionLostError
+from estimator_det.errors import SessionLostError, UsageError
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
@@ -56,7 +56,7 @@ def _log_changes(context: RunContext) -> None:
     try:
         before = configuration.parse_pipeline(files.read_text(path), path)
         modules = plugins.changes(context.model_dir)
-    except ConfigError as error:
+    except UsageError as error:
         _LOG.warning("What the run was trained with is not known: %s", error)
         return
     for line in [*training_differences(before, context.config), *modules]:

@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import is_remote
 from estimator_det.protos import pipeline_pb2
 from inputs.label_map import read_label_map
@@ -138,7 +138,7 @@ def find_readable_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfi
         path = find_label_map(pipeline_config) or path
         if path is not None:
             read_label_map(path)
-    except (ConfigError, OSError, tf.errors.OpError) as error:
+    except (UsageError, OSError, tf.errors.OpError) as error:
         _LOG.warning("Exporting without the label map %s: %s", path, error)
         return None
     return path

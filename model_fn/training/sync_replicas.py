@@ -30,7 +30,7 @@ class SyncReplicas(OptimizerWrapper):
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
         if replicas_to_aggregate < 1:
-            raise ConfigError(
+            raise ConfigError.at(
                 "train_config.replicas_to_aggregate",
                 f"is {replicas_to_aggregate}; it must be 1 or more",
                 "Give the number of workers, chief included",

@@ -96,11 +96,12 @@ def variables_to_train(
         and not any(_matches(pattern, variable) for pattern in freeze)
     ]
     if not chosen:
-        raise ConfigError(
+        raise ConfigError.at(
             "train_config.freeze_variables",
             "update_trainable_variables and freeze_variables leave no variable to "
             f"train. update: {list(update)}, freeze: {list(freeze)}; trainable "
             f"variables: {[name_of(variable) for variable in trainable[:5]]}, …",
+            "remove some of these patterns",
         )
     return chosen
 
@@ -150,10 +151,11 @@ def compute_gradients(
 def check_reached(gradients: Sequence[Any], variables: Sequence[tf.Variable]) -> None:
     """Raises ConfigError if no gradient was found for the variables to train."""
     if not gradients:
-        raise ConfigError(
-            "train_config",
+        raise ConfigError.at(
+            "train_config.freeze_variables",
             "the loss depends on none of the variables to train: "
             f"{[name_of(variable) for variable in variables[:5]]}, …",
+            "let others train, here or in update_trainable_variables",
         )
 
 

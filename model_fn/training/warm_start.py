@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 from typing import (
-    Any,
-    Callable,
     Collection,
     Dict,
     List,
@@ -19,7 +17,7 @@ from typing import (
 from estimator_det.compat import tf, tf1
 from estimator_det.console.printing import counted
 from estimator_det.detectors.base import TrainableDetector
-from estimator_det.errors import ConfigError, DamagedCheckpointsError
+from estimator_det.errors import ConfigError, DamagedCheckpointsError, UsageError
 from estimator_det.nets.quantization import is_range
 from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.explanations import explain_shapes
@@ -214,7 +212,11 @@ def table_of(
 
     def variables(load_all: bool) -> Dict[str, tf.Variable]:
         named = _without_slots(detector.restore_map(kind, load_all))
-        keyed = _with_field(keyed_variables, prefix, detector, named.values(), model, kind)
+        try:
+            keyed = keyed_variables(prefix, detector, named.values(), model, kind)
+        except UsageError as error:
+            remedy = "give another checkpoint, or change the model"
+            raise ConfigError.at(_FIELD, str(error), remedy) from error
         return named if keyed is None else keyed
 
     load_all = train_config.load_all_detection_checkpoint_vars
@@ -224,14 +226,6 @@ def table_of(
         return table
     every = _compare(prefix, variables(True))
     return table._replace(heads=len(set(every.restored) & set(table.unused)))
-
-
-def _with_field(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Result of a function whose errors have no field."""
-    try:
-        return function(*arguments)
-    except ConfigError as error:
-        raise ConfigError(_FIELD, error.message, error.remedy) from error
 
 
 def _without_slots(variables: Dict[str, tf.Variable]) -> Dict[str, tf.Variable]:
@@ -295,7 +289,7 @@ def check_table(
     if not table.backbone_restored and (table.backbone or not table.restored):
         raise _foreign_backbone(table, train_config, model)
     if table.share < train_config.min_restored_share:
-        raise ConfigError(
+        raise ConfigError.at(
             _FIELD,
             f"restores {table.share:.1%} of the backbone, less than "
             f"train_config.min_restored_share, {train_config.min_restored_share:.1%}",
@@ -310,7 +304,7 @@ def _foreign_layers(table: RestoreTable, model: Optional[model_pb2.DetectionMode
     rows = [row for row in table.mismatched if row[0] in backbone]
     absent = backbone.intersection(table.missing)
     example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""
-    return ConfigError(
+    return ConfigError.at(
         _FIELD,
         f"{table.path} is of another network than {_extractor(model)}: of "
         f"{counted(table.backbone, 'variable')} of the backbone, {len(rows)} have another shape "
@@ -337,7 +331,7 @@ def _foreign_backbone(
     shapes = [name for name, _, _ in table.mismatched]
     stored = network_scopes([*table.restored, *shapes, *table.unused])
     wanted = network_scopes(table.backbone_names)
-    return ConfigError(
+    return ConfigError.at(
         _FIELD,
         f"no variable of the backbone can be restored from {table.path} as a "
         f"{checkpoint_type(train_config)!r} checkpoint: the checkpoint contains "

@@ -2,7 +2,7 @@
 
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.programs.cloud.paths import CloudPath, parse
 
 
@@ -39,7 +39,7 @@ def test_parts(text, bucket, name, folder, prefix):
     ],
 )
 def test_other_forms_are_refused(text, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         parse(text)
 
 

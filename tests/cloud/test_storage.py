@@ -9,7 +9,7 @@ from typing import Any, List
 import pytest
 
 from estimator_det.console import bars
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.programs.cloud import connection, storage, transfers
 from estimator_det.programs.cloud.connection import StorageError, connect
 from estimator_det.programs.cloud.paths import CloudPath, parse
@@ -94,7 +94,7 @@ def test_links_to_folders_are_followed(emulator, tmp_path):
     send(source)
     assert list(emulator.storage.objects["data"]) == ["linked/a.record"]
     (other / "loop").symlink_to(tmp_path, target_is_directory=True)
-    with pytest.raises(ConfigError, match=r"loop is a link to a folder that contains it"):
+    with pytest.raises(UsageError, match=r"loop is a link to a folder that contains it"):
         send(tmp_path)
 
 
@@ -272,11 +272,11 @@ def test_two_files_of_one_name_are_refused(emulator, tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "same").write_text(folder)
-    with pytest.raises(ConfigError, match="two sources have a file 'same'"):
+    with pytest.raises(UsageError, match="two sources have a file 'same'"):
         storage.upload([str(tmp_path / "a"), str(tmp_path / "b")], "gs://data")
 
 
 def test_named_pipes_are_refused(emulator, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="pipe is a named pipe, not a file"):
+    with pytest.raises(UsageError, match="pipe is a named pipe, not a file"):
         storage.upload([str(tmp_path)], "gs://data")

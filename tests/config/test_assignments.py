@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from estimator_det.config import assignments
-from estimator_det.config.pipeline import (
-    ConfigError,
-    ConfigWarning,
-    apply_overrides,
-    parse_pipeline,
-    set_values,
-)
+from estimator_det.config.pipeline import ConfigWarning, apply_overrides, parse_pipeline, set_values
+from estimator_det.errors import UsageError
 
 BASE = parse_pipeline(
     """
@@ -207,7 +202,7 @@ def test_maps_of_messages():
     ],
 )
 def test_errors(assignment, words):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         apply_overrides(BASE, [assignment])
     for word in words:
         assert word in str(caught.value)
@@ -270,6 +265,6 @@ def test_blanks_that_are_left_out_are_reported():
 
 def test_long_values_are_cut_in_errors():
     for assignment in ("train_config.batch_size=", "train_config.optimizer=", "", "train_config."):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(UsageError) as caught:
             apply_overrides(BASE, [assignment + "9\x1bz" * 10**5])
         assert len(str(caught.value)) < 2_000 and "\x1b" not in str(caught.value)

@@ -9,7 +9,8 @@ from typing import Any, List
 import pytest
 
 from estimator_det.config import paths, rules
-from estimator_det.config.pipeline import Problem, apply_overrides, merge_text, parse_pipeline
+from estimator_det.config.pipeline import apply_overrides, merge_text, parse_pipeline
+from estimator_det.errors import Problem
 from model_fn.checks import config_check  # registers the rules of all components
 
 SSD = """

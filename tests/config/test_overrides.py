@@ -6,13 +6,8 @@ from typing import Any
 
 import pytest
 
-from estimator_det.config.pipeline import (
-    ConfigError,
-    merge_text,
-    override,
-    parse_pipeline,
-    rescale_schedule,
-)
+from estimator_det.config.pipeline import merge_text, override, parse_pipeline, rescale_schedule
+from estimator_det.errors import ConfigError, UsageError
 from tests.config.test_assignments import value_at
 
 BASE = parse_pipeline(
@@ -64,7 +59,7 @@ def test_merge_lets_a_member_take_the_place_of_another():
 
 
 def test_merge_errors_name_the_option():
-    with pytest.raises(ConfigError, match=r"config_override:1: .*'trian_config'.*'train_config'"):
+    with pytest.raises(UsageError, match=r"config_override:1: .*'trian_config'.*'train_config'"):
         merge_text(BASE, "trian_config { }")
 
 
@@ -184,7 +179,7 @@ AT_ZERO = with_schedule("manual_step_learning_rate { initial_learning_rate: 0 }"
     ],
 )
 def test_settings_that_are_refused(config, settings, words):
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(UsageError, match=words):
         override(config, **settings)
 
 

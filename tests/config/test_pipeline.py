@@ -10,13 +10,12 @@ import pytest
 
 import estimator_det
 from estimator_det.config.pipeline import (
-    ConfigError,
-    Problem,
     format_pipeline,
     parse_pipeline,
     read_pipeline,
     save_pipeline,
 )
+from estimator_det.errors import Problem, UsageError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from tests.config.test_check import check
 
@@ -91,7 +90,7 @@ def test_remote_paths_go_through_tensorflow(tmp_path):
     assert save_pipeline(config, model_dir) == f"{model_dir}/pipeline.config"
     save_pipeline(config, model_dir + "/")
     assert read_pipeline(f"{model_dir}/pipeline.config") == config
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read_pipeline(f"{model_dir}/other.config")
 
 
@@ -117,15 +116,15 @@ def test_relative_paths_are_tried_beside_the_file(name, tmp_path, monkeypatch):
 
 
 def test_files_that_cannot_be_read(tmp_path):
-    with pytest.raises(ConfigError, match=r"no\.config: no such file$"):
+    with pytest.raises(UsageError, match=r"no\.config: no such file$"):
         read_pipeline(str(tmp_path / "no.config"))
-    with pytest.raises(ConfigError, match=r"there is no folder .*sub either"):
+    with pytest.raises(UsageError, match=r"there is no folder .*sub either"):
         read_pipeline(str(tmp_path / "sub" / "no.config"))
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(UsageError, match="is a folder"):
         read_pipeline(str(tmp_path))
     binary = tmp_path / "binary.config"
     binary.write_bytes(b"model { \xff }")
-    with pytest.raises(ConfigError, match="0xff at position 8 is not UTF-8"):
+    with pytest.raises(UsageError, match="0xff at position 8 is not UTF-8"):
         read_pipeline(str(binary))
 
 

@@ -15,7 +15,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from estimator_det.config import pipeline, plugins
 from estimator_det.config.registry import Registry
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import custom_pb2
 
 LOSS = "model.ssd.loss.classification_loss.custom"
@@ -101,7 +101,7 @@ def test_module_that_cannot_be_used_is_refused(project, name, message):
     (project / "my_part.py").write_text("")
     (project / "json.py").write_text("raise SystemExit")
     (project / "bare").mkdir()
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         plugins.load([name])
 
 
@@ -118,7 +118,7 @@ def test_module_that_cannot_be_used_is_refused(project, name, message):
 )
 def test_fault_inside_a_module_is_named_with_its_place(project, text, fault):
     (project / "broken.py").write_text(text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         plugins.load(["broken"])
     assert f"--import broken cannot be imported: {fault}" in str(caught.value)
     assert "Repair it" in str(caught.value)
@@ -165,7 +165,7 @@ def test_a_check_asks_for_the_modules_of_a_record(project, monkeypatch):
         "code: sent in /proc/self/cwd, b in /b. If you trust them, start in their folder with "
         "--import sent --import b"
     )
-    with pytest.raises(ConfigError, match=asked):
+    with pytest.raises(UsageError, match=asked):
         plugins.require_record(project)
     assert "sent" not in sys.modules
     (project / "plugins.json").write_text('{"modules": {"sent": "/proc/self/cwd"}}')
@@ -176,7 +176,7 @@ def test_a_check_asks_for_the_modules_of_a_record(project, monkeypatch):
 
 def test_missing_module_of_a_record_is_named(project):
     (project / "plugins.json").write_text('{"modules": {"gone_part": "/nowhere"}}')
-    with pytest.raises(ConfigError, match=r"plugins.json: gone_part.*Give --import gone_part"):
+    with pytest.raises(UsageError, match=r"plugins.json: gone_part.*Give --import gone_part"):
         plugins.load([], [str(project)])
 
 
@@ -186,7 +186,7 @@ def test_missing_module_of_a_record_is_named(project):
 )
 def test_damaged_record_is_refused(project, text):
     (project / "plugins.json").write_text(text)
-    with pytest.raises(ConfigError, match="is not a record of plug-ins"):
+    with pytest.raises(UsageError, match="is not a record of plug-ins"):
         plugins.load_record(project)
 
 
@@ -200,7 +200,7 @@ def test_entry_points_are_loaded(project):
     plugins.load([])
     assert sys.modules["installed_part"].imported
     (info / "entry_points.txt").write_text("[estimator_det.plugins]\nmine = gone_module\n")
-    with pytest.raises(ConfigError, match=r"plug-in mine \(gone_module\) of an installed package"):
+    with pytest.raises(UsageError, match=r"plug-in mine \(gone_module\) of an installed package"):
         plugins.load([])
 
 
@@ -270,7 +270,7 @@ def test_custom_functions_of_a_registry():
     message.name = "min"
     (problem,) = registry.check_custom(message, "custom")
     assert re.search(r"custom.name: 'min' is not known.*'mine'.*--import", str(problem))
-    with pytest.raises(ConfigError, match="custom loss 'mine' is registered twice"):
+    with pytest.raises(UsageError, match="custom loss 'mine' is registered twice"):
         registry.custom("mine")(needs)
     assert list(registry) == []
 
@@ -288,5 +288,5 @@ def test_set_changes_a_parameter(value, expected):
     read = parameters["gamma"]
     assert (list(read) if isinstance(expected, list) else read) == expected
     assert pipeline.parse_pipeline(pipeline.format_pipeline(config)) == config
-    with pytest.raises(ConfigError, match="write '='"):
+    with pytest.raises(UsageError, match="write '='"):
         pipeline.apply_overrides(config, [f"{LOSS}.parameters.gamma+=1"])

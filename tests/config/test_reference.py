@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from estimator_det.config import reference
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.programs import cli
 
 
@@ -41,9 +41,9 @@ def test_a_field_is_explained(path, lines):
 def test_the_verb_prints_it_without_a_configuration(capsys):
     assert cli.main(["check-config", "--explain", "train_config.num_steps"]) == 0
     assert "range: 0 to 4,294,967,295 steps" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="TrainConfig has no field 'num_step'; did you mean"):
+    with pytest.raises(UsageError, match="TrainConfig has no field 'num_step'; did you mean"):
         reference.explain("train_config.num_step.x")
-    with pytest.raises(ConfigError, match=r"TrainConfig\.num_steps has no field 'x'"):
+    with pytest.raises(UsageError, match=r"TrainConfig\.num_steps has no field 'x'"):
         reference.explain("train_config.num_steps.x")
 
 

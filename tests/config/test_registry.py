@@ -7,7 +7,7 @@ from typing import Callable
 import pytest
 
 from estimator_det.config.registry import Registry
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import matcher_pb2
 
 
@@ -30,7 +30,9 @@ def test_all_names_lead_to_the_maker():
 
 def test_unknown_and_duplicate_names_are_errors():
     registry = _registry()
-    with pytest.raises(ConfigError, match="colour 'gren' is not known; did you mean 'green'"):
+    with pytest.raises(
+        UsageError, match=r"colour 'gren' is not known\. Remedy: did you mean 'green'"
+    ):
         registry.get("gren")
     with pytest.raises(ValueError, match="colour 'green' is registered twice"):
         registry.register("green")(lambda: "another")

@@ -2,8 +2,9 @@
 
 import pytest
 
-from estimator_det.config.pipeline import ConfigError, ConfigWarning, parse_pipeline
+from estimator_det.config.pipeline import ConfigWarning, parse_pipeline
 from estimator_det.config.text import nearest
+from estimator_det.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ from estimator_det.config.text import nearest
     ],
 )
 def test_error_names_place_and_remedy(text, line, words):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         parse_pipeline(text, "some.config")
     message = str(caught.value)
     assert message.startswith(f"some.config:{line}: ")
@@ -58,7 +59,7 @@ def test_error_names_place_and_remedy(text, line, words):
 
 def test_braces_in_comments_and_strings_do_not_count():
     text = 'model { # {{{\n ssd { }\n}\ntrain_config {\n fine_tune_checkpoint: "}}{"\n bach: 1\n}'
-    with pytest.raises(ConfigError, match=r"f:6: .*'bach'.*'batch_size'.* \(in train_config\)"):
+    with pytest.raises(UsageError, match=r"f:6: .*'bach'.*'batch_size'.* \(in train_config\)"):
         parse_pipeline(text, "f")
 
 
@@ -76,7 +77,7 @@ def test_two_members_of_a_group_leave_the_last_with_a_warning():
 
 
 def test_an_error_behind_a_field_given_twice_is_still_found():
-    with pytest.raises(ConfigError, match=r"f:2: .*'num_stepz'.*'num_steps'"):
+    with pytest.raises(UsageError, match=r"f:2: .*'num_stepz'.*'num_steps'"):
         parse_pipeline("train_config { batch_size: 1 batch_size: 2\n num_stepz: 3 }", "f")
 
 

@@ -161,7 +161,7 @@ def test_models_that_cannot_be_quantized_are_refused_with_a_remedy_that_works(na
     with pytest.raises(ConfigError) as refused:
         make_detector(config.model, True, config.graph_rewriter)
     message = str(refused.value)
-    assert message.startswith("graph_rewriter.quantization is not supported yet")
+    assert message.startswith("graph_rewriter.quantization: is not supported yet")
     assert REFUSED[name] in message
     (assignment,) = re.findall(r"--set (\S+)\)", message)
     remedied = pipeline.apply_overrides(config, [assignment])

@@ -10,7 +10,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from exporters import export_saved_model
 from inputs.datasets import writer
 from inputs.serving import INPUT_TYPES
@@ -175,7 +175,7 @@ def test_a_batch_above_the_limit_is_refused(loaded_trainable, pictures, trained,
         (0, None, "max_batch is 0; it must be between 1 and 1024"),
         (2, [4, 50, 70, 3], "has the batch size 4, above max_batch 2"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UsageError, match=message):
             export_saved_model(
                 trained.config,
                 trained.checkpoint,

@@ -9,7 +9,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters import export_saved_model, signatures
 from exporters.formats.saved_model import SavedModelDetector
 from exporters.network import ExportOptions
@@ -72,7 +72,7 @@ def test_detections_and_class_names_alone(trained, pictures, expected, tmp_path)
     assert {*kept, "detection_class_names"} <= nodes
     assert not nodes & {"raw_detection_boxes", "detection_multiclass_scores"}
     config = small_config("")
-    with pytest.raises(ConfigError, match=r"--outputs detections: .*give --label_map_path"):
+    with pytest.raises(UsageError, match=r"--outputs detections: .*give --label_map_path"):
         export_saved_model(config, trained.checkpoint, str(tmp_path / "b"), outputs="detections")
     assert not (tmp_path / "b").exists()
 
@@ -100,7 +100,7 @@ def test_rows_past_the_last_detection_have_no_class_name():
 def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path, name, message):
     folder = tmp_path / "out"
     shutil.copytree(exported, folder)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         _export(trained, folder, overwrite=True, output_tensors=[name])
     assert (folder / "saved_model" / "saved_model.pb").exists()
 
@@ -108,7 +108,7 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
 def test_outputs_are_of_the_first_input_type(trained, tmp_path):
     """The same layer for another input has no value in the signature of the first."""
     name = "Postprocessor/raw_box_scores"
-    with pytest.raises(ConfigError, match=r"graph of the first input type; did you mean 'P"):
+    with pytest.raises(UsageError, match=r"graph of the first input type; did you mean 'P"):
         _export(
             trained,
             tmp_path / "refused",
@@ -156,11 +156,11 @@ def test_additional_channels(trained, tmp_path):
     assert not np.allclose(other["raw_detection_scores"], expected, atol=1e-4)
     with pytest.raises(RunError, match="takes images of 5 channels, and detect reads files of"):
         SavedModelDetector(folder)
-    with pytest.raises(ConfigError, match=r"encoded_image_string_tensor cannot be exported: num_a"):
+    with pytest.raises(UsageError, match=r"encoded_image_string_tensor cannot be exported: num_a"):
         export_saved_model(
             config, prefix, str(tmp_path / "x"), input_types=["encoded_image_string_tensor"]
         )
-    with pytest.raises(ConfigError, match=r"it must be batch, height, width, 5"):
+    with pytest.raises(UsageError, match=r"it must be batch, height, width, 5"):
         export_saved_model(config, prefix, str(tmp_path / "x"), input_shape=[1, None, None, 3])
     assert not (tmp_path / "x").exists()
 
@@ -254,7 +254,7 @@ def test_bfloat16_is_of_the_saved_model_alone(trained, pictures, expected, tmp_p
 )
 def test_what_cannot_be_bfloat16(trained, tmp_path, changes, options, reason):
     config = pipeline.apply_overrides(trained.config, changes)
-    with pytest.raises(ConfigError, match=rf"precision is bfloat16, which .*{reason}"):
+    with pytest.raises(UsageError, match=rf"precision is bfloat16, which .*{reason}"):
         export_saved_model(
             config, trained.checkpoint, str(tmp_path / "out"), precision="bfloat16", **options
         )

@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import Context, make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import cli
 from estimator_det.protos import model_pb2
 from exporters.formats.saved_model import SavedModelDetector
@@ -53,7 +53,7 @@ def test_flags(types):
     ],
 )
 def test_flags_that_do_not_fit(flags, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         check_side_inputs(MODEL, parse_side_inputs(*flags, MODEL))
 
 
@@ -66,7 +66,7 @@ def test_flags_that_do_not_fit(flags, message):
     ],
 )
 def test_models_that_do_not_fit(model, given, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         check_side_inputs(model, given)
     assert check_side_inputs(configs.small_config(), None) == ()
 

@@ -45,8 +45,8 @@ REFUSALS = [
     *(
         (kind, text, (256, 256), message)
         for kind, text, message in (
-            ("ssd_mobilenet_v1", "num_layers: 7", "num_layers must be at most 6.*given: 7"),
-            ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level must be 2 to 5.*given: 6"),
+            ("ssd_mobilenet_v1", "num_layers: 7", "num_layers: must be at most 6.*given: 7"),
+            ("ssd_mobilenet_v2_fpn", "fpn { min_level: 6 }", "min_level: must be 2 to 5.*given: 6"),
             ("ssd_mobilenet_edgetpu", "use_explicit_padding: true", "must be False for .*edgetpu"),
             ("ssd_mobiledet_cpu", "use_explicit_padding: true", "must be False for .*_cpu"),
             (MNASFPN, "fpn {}", "has levels 3 to 6"),

@@ -4,7 +4,7 @@ import pytest
 
 from estimator_det import files
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 
 
 def test_a_bucket_that_cannot_be_reached(monkeypatch):
@@ -12,12 +12,12 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch):
         raise tf.errors.UnavailableError(None, None, f"no host for {path}")
 
     monkeypatch.setattr(tf.io.gfile, "exists", unreachable)
-    with pytest.raises(ConfigError, match=r"^gs://b/a: cannot be read: no host .*credentials"):
+    with pytest.raises(UsageError, match=r"^gs://b/a: cannot be read: no host .*credentials"):
         files.read_text("gs://b/a")
 
 
 def test_a_remote_file_that_is_absent():
-    with pytest.raises(ConfigError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
+    with pytest.raises(UsageError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
         files.read_bytes("ram://nowhere/a.pbtxt")
 
 

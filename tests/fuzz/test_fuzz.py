@@ -8,7 +8,7 @@ import pathlib
 
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from tests.fuzz import runner
 
 FEW = {
@@ -20,7 +20,7 @@ MANY = {name: 20 * count for name, count in FEW.items()}
 def test_the_runner_reports_what_goes_wrong(tmp_path, monkeypatch):
     def target(seed: int, folder: pathlib.Path) -> None:
         if seed == 1:
-            raise ConfigError(None, "an error of ours")
+            raise UsageError(None, "an error of ours")
         if seed == 2:
             raise KeyError("a bug")
         if seed == 4:

@@ -3,7 +3,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import label_map as label_map_module
 from inputs.label_map import parse_label_map, read_label_map
 from tests.inputs.examples import LABEL_MAP
@@ -59,7 +59,7 @@ def test_details_of_classes():
     ],
 )
 def test_errors_name_file_and_item(text, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         parse_label_map(text, "m.pbtxt")
 
 
@@ -70,7 +70,7 @@ def test_a_file_too_large_for_a_label_map(folder, tmp_path, monkeypatch):
         file.write('item { id: 1 name: "a" }' + "\n" * 10_000_000)
     monkeypatch.setattr(label_map_module, "parse_label_map", lambda *_: pytest.fail("was read"))
     message = "large.pbtxt: has 10,000,024 bytes; allowed: 10,000,000. .* right file, or shorten it"
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         read_label_map(path)
 
 

@@ -481,7 +481,7 @@ def test_missing_records_are_missing_inputs(tmp_path, capsys):
     ("error", "code"),
     [
         (UsageError("no"), 2),
-        (pipeline.ConfigError(None, "no"), 2),
+        (errors.ConfigError.at("a.b", "no", "go"), 2),
         (FileNotFoundError("no"), 3),
         (PermissionError(13, "Permission denied", "model.config"), 1),
         (OSError(28, "No space left on device"), 4),

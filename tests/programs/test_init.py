@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.programs import (
     cli,
     console,
@@ -167,7 +167,7 @@ def test_a_folder_without_held_out_records_is_refused(tmp_path):
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match="ssd_mobilenet_v2"):
+    with pytest.raises(UsageError, match="ssd_mobilenet_v2"):
         starter.find_starter("ssd_mobilnet_v2")
 
 
@@ -359,7 +359,7 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp
     assert ssd.anchor_generator == theirs.model.ssd.anchor_generator
     assert plan.config.train_config.fine_tune_checkpoint == "model.ckpt"
     assert plan.config.train_config.load_all_detection_checkpoint_vars
-    with pytest.raises(ConfigError, match="have ssd_mobilenet_v2"):
+    with pytest.raises(UsageError, match="have ssd_mobilenet_v2"):
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 

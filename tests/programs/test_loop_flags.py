@@ -7,7 +7,7 @@ from typing import Optional
 
 import pytest
 
-from estimator_det.errors import ConfigError, UsageError
+from estimator_det.errors import UsageError
 from estimator_det.programs.verbs import train
 from model_fn.runs.options import LoopOptions
 
@@ -47,16 +47,16 @@ def test_the_tpu_of_the_environment(monkeypatch):
     assert _chosen("--strategy", "tpu") == LoopOptions("tpu", tpu_name="one", tpu_zone="here")
     found = _chosen("--strategy", "tpu", "--tpu_name", "local")
     assert found == LoopOptions("tpu", tpu_name="local")
-    with pytest.raises(ConfigError, match="tpu_name is local, and strategy 'none' has no TPU"):
+    with pytest.raises(UsageError, match="tpu_name is local, and strategy 'none' has no TPU"):
         _chosen("--strategy", "none", "--tpu_name", "local")
-    with pytest.raises(ConfigError, match="tpu_zone is for a TPU that is found by its name"):
+    with pytest.raises(UsageError, match="tpu_zone is for a TPU that is found by its name"):
         _chosen("--strategy", "tpu", "--tpu_name", "local", "--tpu_zone", "here")
     with pytest.raises(UsageError, match="--strategy another one: give one of them"):
         _chosen("--strategy", "none", "--rehearse_tpu")
 
 
 def test_numbers_out_of_range_are_refused():
-    with pytest.raises(ConfigError, match="accumulate_steps is -1; give 1 or more"):
+    with pytest.raises(UsageError, match="accumulate_steps is -1; give 1 or more"):
         _chosen("--strategy", "none", "--accumulate_steps", "-1")
-    with pytest.raises(ConfigError, match="accumulate_steps is 0; give 1 or more"):
+    with pytest.raises(UsageError, match="accumulate_steps is 0; give 1 or more"):
         _chosen("--strategy", "none", "--accumulate_steps", "0")

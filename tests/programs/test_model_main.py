@@ -7,7 +7,7 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.console import printing
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.programs import cli, console, model_flags, model_main, other_trainers
 from tests.programs.test_cli import CONFIG, run_module
 
@@ -293,8 +293,8 @@ def test_what_the_flags_say_of_a_tpu(capsys, monkeypatch):
     tpu = check("--rehearse_tpu", "--iterations_per_loop=5")
     assert tpu.rehearses and tpu.iterations_per_loop == 5 and tpu.num_shards == 8
     assert "use_bfloat16: is false" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="--model_dir: 'run' is not in Cloud Storage"):
+    with pytest.raises(UsageError, match="--model_dir: 'run' is not in Cloud Storage"):
         check("--use_tpu", "--tpu_name=mine")
-    with pytest.raises(ConfigError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
+    with pytest.raises(UsageError, match=r"--set model\.ssd\.inplace_batchnorm_update=true"):
         config.model.ssd.inplace_batchnorm_update = False
         check("--use_tpu", "--tpu_name=local")

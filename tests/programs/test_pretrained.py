@@ -19,7 +19,7 @@ from google.protobuf import text_format
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.nets.object_paths import KERAS
@@ -170,7 +170,7 @@ def test_a_replaced_archive_gives_the_new_weights(tmp_path):
      "efficientdet_d0_coco17_tpu-32", "extremenet"],
 )  # fmt: skip
 def test_models_without_a_network_are_named_as_such(name):
-    with pytest.raises(ConfigError, match=f"{name}' of the TensorFlow 2 model zoo has a network"):
+    with pytest.raises(UsageError, match=f"{name}' of the TensorFlow 2 model zoo has a network"):
         pretrained.find_model(name)
 
 
@@ -279,7 +279,7 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
         ("ssd_mobilenet_v2_coco", "ssd_mobilenet_v2_cocoo"),
         ("ssd_mobilenet_v2_320x320_coco17_tpu-8", "ssd_mobilenet_v2_coco17_tpu-8"),
     ):
-        with pytest.raises(ConfigError, match=rf"did you mean '{name}'\?"):
+        with pytest.raises(UsageError, match=rf"did you mean '{name}'\?"):
             pretrained.resolve(wrong, str(tmp_path))
     folder = tmp_path / "keras"
     folder.mkdir()

@@ -86,7 +86,7 @@ class MaskStage:
     def _groundtruth_masks(self, groundtruth: Groundtruth, inputs: tf.Tensor) -> tf.Tensor:
         """Masks float32 [B, G + 1, H, W]; the last one is empty, because G may be 0."""
         if groundtruth.masks is None:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.faster_rcnn.number_of_stages",
                 "is 3, but the groundtruth has no masks to learn",
                 "set load_instance_masks: true in train_input_reader and eval_input_reader",

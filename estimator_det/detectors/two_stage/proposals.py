@@ -249,7 +249,7 @@ def make_proposal_network(
 
 
 def make_rpn_loss(config: faster_rcnn_pb2.FasterRcnn) -> RpnLoss:
-    """Builds the first stage's loss of a `FasterRcnn` message, or raises ConfigError."""
+    """Builds the first stage's loss of a `FasterRcnn` message."""
     matcher = ArgMaxMatcher(
         matched_threshold=0.7,
         unmatched_threshold=0.3,

@@ -398,7 +398,7 @@ def select_class_codes(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf
 
 
 def make_region_loss(config: faster_rcnn_pb2.FasterRcnn) -> RegionLoss:
-    """Builds the second stage's loss of a `FasterRcnn` message, or raises ConfigError."""
+    """Builds the second stage's loss of a `FasterRcnn` message."""
     box_weight = config.second_stage_localization_loss_weight
     class_weight = config.second_stage_classification_loss_weight
     miner = None
@@ -440,7 +440,7 @@ def detect_in_regions(
 
 
 def make_postprocessing(config: post_processing_pb2.PostProcessing) -> Postprocessing:
-    """Builds the postprocessing of a `PostProcessing` message, or raises ConfigError."""
+    """Builds the postprocessing of a `PostProcessing` message."""
     # Detections of two stages are always relative to the real image.
     nms = make_nms_options(config.batch_non_max_suppression)
     return Postprocessing(make_score_converter(config), replace(nms, change_frame=True))

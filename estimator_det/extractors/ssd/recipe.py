@@ -155,10 +155,11 @@ def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
 
     def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
         if options.num_layers is not None and options.num_layers > len(maps):
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.feature_extractor.num_layers",
                 f"must be at most {len(maps)}, the number of feature maps; given: "
                 f"{options.num_layers}",
+                "lower it",
             )
         return pyramids.extended_maps(
             end_points,
@@ -186,10 +187,11 @@ def fpn_pyramid(
     def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
         levels = options.fpn
         if not FINEST_FPN_LEVEL <= levels.min_level <= top:
-            raise ConfigError(
+            raise ConfigError.at(
                 "model.ssd.feature_extractor.fpn.min_level",
                 f"must be {FINEST_FPN_LEVEL} to {top}, the levels of the backbone; given: "
                 f"{levels.min_level}",
+                "set another one",
             )
         first, last = (level - FINEST_FPN_LEVEL for level in levels[:2])
         layer = fpn.LayerOptions(

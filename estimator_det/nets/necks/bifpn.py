@@ -97,7 +97,7 @@ def _combined(inputs: Sequence[tf.Tensor], method: str) -> tf.Tensor:
 def _check_sizes(inputs: Sequence[tf.Tensor], level: int) -> None:
     sizes = [each.shape[1:3] for each in inputs]
     if not all(sizes[0].is_compatible_with(size) for size in sizes):
-        raise ConfigError(
+        raise ConfigError.at(
             "model.ssd.feature_extractor.bifpn",
             f"maps of {[size.as_list() for size in sizes]} pixels do not match at level {level}",
             "make the image size a multiple of 2 to the power of max_level, for example with "

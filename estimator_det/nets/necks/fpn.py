@@ -64,7 +64,7 @@ def _upsample_to(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
         )
         return upsampled[:, :height, :width, :]
     if is_static:
-        raise ConfigError(
+        raise ConfigError.at(
             "model.ssd.image_resizer",
             f"a pyramid level of {lateral_size} pixels does not match the next "
             f"coarser one, which has {coarse_size} when enlarged twofold",

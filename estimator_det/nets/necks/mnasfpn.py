@@ -131,7 +131,7 @@ def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
             side = features.shape[axis]
             if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
                 sizes = [m.shape[1:3].as_list() for m in maps]
-                raise ConfigError(
+                raise ConfigError.at(
                     "model.ssd.image_resizer",
                     f"MnasFPN needs maps whose sides halve from level to level; given: {sizes}",
                     f"Make the image's sides multiples of {2 ** LEVELS[-1]}, for example with "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Dict, List, Mapping, Optional, Tuple
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 
 TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
 # Folders for what a job writes; the first one that is set is its model_dir.
@@ -77,18 +77,14 @@ def _read_config(text: str) -> Dict[str, Optional[str]]:
     try:
         settings = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(
-            None,
-            f"{CONFIG_VARIABLE} is not JSON: {error}",
-            "Correct or unset it, or give --tpu_name",
+        raise UsageError(
+            f"{CONFIG_VARIABLE} is not JSON: {error}. Correct or unset it, or give --tpu_name"
         ) from error
     name = settings.get("tpu_node_name") if isinstance(settings, dict) else None
     if not name:
-        raise ConfigError(
-            None,
-            f"{CONFIG_VARIABLE} has no tpu_node_name: {text}. Required is a JSON "
-            "object with tpu_node_name, zone and project",
-            "Correct or unset it, or give --tpu_name",
+        raise UsageError(
+            f"{CONFIG_VARIABLE} has no tpu_node_name: {text}. Required is a JSON object with "
+            "tpu_node_name, zone and project. Correct or unset it, or give --tpu_name"
         )
     zone, project = settings.get("zone"), settings.get("project")
     return {"tpu_name": str(name), "tpu_zone": zone, "gcp_project": project}

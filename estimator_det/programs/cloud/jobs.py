@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
-from estimator_det.errors import ConfigError, UsageError
+from estimator_det.errors import UsageError
 from estimator_det.programs.cloud.paths import parse
 
 MODULE = "estimator_det.model_main"
@@ -93,8 +93,8 @@ class Job:
             )
         try:
             parse(self.job_dir)
-        except ConfigError as error:
-            raise ConfigError("--job_dir", error.message, error.remedy) from None
+        except UsageError as error:
+            raise UsageError(f"--job_dir: {error}") from None
         _check_pools(self.pools)
 
     @property

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 
 SCHEME = "gs://"
 
@@ -62,19 +62,16 @@ def is_cloud(path: str) -> bool:
 def parse(path: str) -> CloudPath:
     """The parts of gs://bucket/name."""
     if not is_cloud(path):
-        raise ConfigError(None, f"{quoted(path)} is not in Cloud Storage: give gs://BUCKET/NAME")
+        raise UsageError(f"{quoted(path)} is not in Cloud Storage: give gs://BUCKET/NAME")
     bucket, _, name = path[len(SCHEME) :].partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise ConfigError(
-            None,
-            f"{quoted(path)} has no valid name of a bucket: 3 to 222 lower-case "
-            "letters, digits, dots, hyphens and underscores",
-            "give gs://BUCKET/NAME",
+        raise UsageError(
+            f"{quoted(path)} has no valid name of a bucket: 3 to 222 lower-case letters, digits, "
+            "dots, hyphens and underscores; give gs://BUCKET/NAME"
         )
     if "//" in f"/{name}":
-        raise ConfigError(
-            None,
-            f"{quoted(path)} has two slashes in a row, which Cloud Storage takes for "
-            "a folder without a name: remove one",
+        raise UsageError(
+            f"{quoted(path)} has two slashes in a row, which Cloud Storage takes for a folder "
+            "without a name: remove one"
         )
     return CloudPath(bucket, name)

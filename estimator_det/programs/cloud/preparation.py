@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence, Set
 from estimator_det.config.paths import CHECKPOINT_FIELD, named_paths
 from estimator_det.console import printing
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError, Problem, error, from_error, refuse, warning
+from estimator_det.errors import Problem, UsageError, error, raise_errors, warning
 from estimator_det.files import is_remote
 from estimator_det.programs import console
 from estimator_det.programs.cloud import storage
@@ -59,10 +59,9 @@ def staged_paths(
             )
     if staged and not stages:
         named = "\n".join(f"  {each.field}: {printing.plain(each.local)}" for each in staged)
-        raise ConfigError(
-            None,
+        raise UsageError(
             "a job reads files of Cloud Storage only; the configuration names local "
-            f"ones:\n{named}\nGive --stage_data to upload them, or --set FIELD=gs://…",
+            f"ones:\n{named}\nGive --stage_data to upload them, or --set FIELD=gs://…"
         )
     return staged
 
@@ -100,7 +99,7 @@ def check_paths(
     later = {each.field for each in staged}
     problems = path_problems(config, model_dir=job.job_dir, region=job.region)
     problems = [problem for problem in problems if problem.field not in later]
-    refuse(problems, "the configuration cannot be run")
+    raise_errors(problems)
     for problem in problems:
         printing.report(problem, sys.stderr)
 
@@ -129,8 +128,8 @@ def path_problems(
             else:
                 problems += _check_readable(connection, field, parsed)
             buckets.add(parsed.bucket)
-        except ConfigError as wrong:
-            problems.append(from_error(wrong, field, "correct the path"))
+        except UsageError as wrong:
+            problems.append(error(field, str(wrong), "correct the path"))
         except StorageError as refused:
             problems.append(error(field, refused.what, refused.remedy))
     for bucket in sorted(buckets):

@@ -20,7 +20,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files import ownership, special_kind
 from estimator_det.programs.cloud.connection import (
     THREADS,
@@ -278,9 +278,7 @@ def _local_files(sources: Sequence[str], exclude: Sequence[str]) -> Dict[str, st
                 _LOG.info("%s is left out: a lock, or what an unfinished write leaves", path)
                 continue
             if kind := special_kind(path):
-                raise ConfigError(
-                    None, f"{path} is {kind}, not a file: move it, or give --exclude for it"
-                )
+                raise UsageError(f"{path} is {kind}, not a file: move it, or give --exclude for it")
             _add(files_by_name, below, path)
     return files_by_name
 
@@ -300,9 +298,7 @@ def _files_of(source: str) -> Iterator[Tuple[str, str]]:
         for name in inside:
             path = os.path.join(folder, name)
             if os.path.islink(path) and here.startswith(os.path.join(os.path.realpath(path), "")):
-                raise ConfigError(
-                    None, f"{path} is a link to a folder that contains it: remove the link"
-                )
+                raise UsageError(f"{path} is a link to a folder that contains it: remove the link")
         for name in names:
             path = os.path.join(folder, name)
             yield os.path.relpath(path, source).replace(os.sep, "/"), path
@@ -322,22 +318,20 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _add(files_by_name: Dict[str, Any], name: str, path: Any) -> None:
     if name in files_by_name:
-        raise ConfigError(
-            None, f"two sources have a file {quoted(name)}: copy them to different destinations"
+        raise UsageError(
+            f"two sources have a file {quoted(name)}: copy them to different destinations"
         )
     files_by_name[name] = path
 
 
 def check_direction(sources: Sequence[str], destination: str) -> bool:
-    """True if a copy downloads; raises a ConfigError if it does neither that nor upload."""
+    """True if a copy downloads; raises a UsageError if it does neither that nor upload."""
     remote = [is_cloud(source) for source in sources]
     if all(remote) and not is_cloud(destination):
         return True
     if not any(remote) and is_cloud(destination):
         return False
-    raise ConfigError(
-        None,
-        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources "
-        f"and a local destination; given {' '.join(map(quoted, sources))} and "
-        f"{quoted(destination)}",
+    raise UsageError(
+        f"give local sources and a {SCHEME}… destination, or {SCHEME}… sources and a local "
+        f"destination; given {' '.join(map(quoted, sources))} and {quoted(destination)}"
     )

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Callable, NamedTuple, Tuple
 
 from estimator_det.config.registry import Registry
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets.source import Source, SourceOptions
 
 # Fields of SourceOptions that are options of `convert`.
@@ -39,15 +39,11 @@ def open_source(name: str, options: SourceOptions, *, masks: bool = False) -> So
     for field in FIELDS:
         is_given = getattr(options, field) not in ("", None)
         if field in converter.required and not is_given:
-            raise ConfigError(None, f"--from {name} needs --{field}", "add it")
+            raise UsageError(f"--from {name} needs --{field}; add it")
         if is_given and field not in (*converter.required, *converter.optional):
-            raise ConfigError(None, f"--{field} has no effect with --from {name}", "remove it")
+            raise UsageError(f"--{field} has no effect with --from {name}; remove it")
     if masks and not converter.masks:
-        raise ConfigError(
-            None, f"--masks has no effect with --from {name}, which has none", "remove it"
-        )
+        raise UsageError(f"--masks has no effect with --from {name}, which has none; remove it")
     if masks and converter.masks_from and not getattr(options, converter.masks_from):
-        raise ConfigError(
-            None, f"--masks needs --{converter.masks_from} with --from {name}", "add it"
-        )
+        raise UsageError(f"--masks needs --{converter.masks_from} with --from {name}; add it")
     return converter.read(options)

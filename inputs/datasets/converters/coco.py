@@ -11,7 +11,7 @@ import math
 from typing import Any, Dict, Iterator, List, NamedTuple
 
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.files.json_values import Value
 from inputs.datasets import source
 from inputs.datasets.converters.base import CONVERTERS, takes
@@ -52,7 +52,7 @@ def read_coco(options: source.SourceOptions) -> source.Source:
         else:
             file.dataset[entry.key] = entry.value
     if not file.names:
-        raise ConfigError(None, f"{path}: there are no categories", "add them, with id and name")
+        raise UsageError(f"{path}: there are no categories; add them, with id and name")
     file.dataset[CATEGORIES] = categories
     file.groups.finish()
     return source.Source(_images(file), file.names, file.dataset, total)

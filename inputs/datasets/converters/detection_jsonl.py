@@ -11,7 +11,7 @@ import json
 from typing import Any, Dict, Tuple
 
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
@@ -25,7 +25,7 @@ def read_detection_jsonl(options: source.SourceOptions) -> source.Source:
     path = paths.require_file(options.annotations, "--annotations")
     least = 0.0 if options.min_score is None else options.min_score
     if not 0 <= least <= 1:
-        raise ConfigError(None, f"--min_score is {least}; allowed: 0 to 1")
+        raise UsageError(f"--min_score is {least}; allowed: 0 to 1")
     names: Dict[int, str] = {}  # complete when all images are read
     folder = paths.real_folder(options.images, "--images")
 

@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Tuple
 
 from estimator_det import files
 from estimator_det.console.printing import quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 from inputs.datasets.grouping import Groups, Part
@@ -47,11 +47,9 @@ def read_open_images(options: source.SourceOptions) -> source.Source:
     Classes have the names of `classes`, or their ids such as /m/01g317 without that file.
     """
     if bool(options.segmentations) != bool(options.mask_images):
-        raise ConfigError(
-            None,
+        raise UsageError(
             "--segmentations and --mask_images belong together: the file that names masks, and "
-            "their folder",
-            "add the other one",
+            "their folder; add the other one"
         )
     boxes = paths.require_file(options.annotations, "--annotations")
     images = paths.real_folder(options.images, "--images")
@@ -77,11 +75,11 @@ def _names(path: str) -> Dict[str, str]:
     names: Dict[str, str] = {}
     for row in csv.reader(text.splitlines()):
         if len(row) != 2:
-            raise ConfigError(None, f"{path}: a row {row}; each has the id of a class and its name")
+            raise UsageError(f"{path}: a row {row}; each has the id of a class and its name")
         names[row[0]] = row[1]
     if len(set(names.values())) < len(names):
         twice = sorted({name for name in names.values() if list(names.values()).count(name) > 1})
-        raise ConfigError(None, f"{path}: several classes have the names {twice[:5]}")
+        raise UsageError(f"{path}: several classes have the names {twice[:5]}")
     return names
 
 

@@ -16,7 +16,7 @@ import yaml
 
 from estimator_det import files
 from estimator_det.console.printing import plain, quoted
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets import paths, source
 from inputs.datasets.converters.base import CONVERTERS, takes
 
@@ -51,7 +51,7 @@ def read_classes(path: str) -> _Classes:
         document = _parse_yaml(text, path)
         classes = _Classes(_names(document, path), _keypoint_shape(document, path))
     if not classes.names:
-        raise ConfigError(None, f"{path}: there are no names of classes")
+        raise UsageError(f"{path}: there are no names of classes")
     return classes
 
 
@@ -63,11 +63,11 @@ def _parse_yaml(text: str, path: str) -> Dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or error
-        raise ConfigError(
-            None, f"{path}{where}: not valid YAML: {plain(problem)}. {_OR_A_TEXT_FILE}"
+        raise UsageError(
+            f"{path}{where}: not valid YAML: {plain(problem)}. {_OR_A_TEXT_FILE}"
         ) from None
     if not isinstance(document, dict) or "names" not in document:
-        raise ConfigError(None, f"{path}: there is no line 'names:'. {_OR_A_TEXT_FILE}")
+        raise UsageError(f"{path}: there is no line 'names:'. {_OR_A_TEXT_FILE}")
     return document
 
 
@@ -79,10 +79,9 @@ def _names(document: Dict[str, Any], path: str) -> Dict[int, str]:
     entries = names.items() if isinstance(names, dict) else [(names, "")]
     for key, name in entries:
         if not (isinstance(name, str) and name and re.fullmatch("[0-9]{1,6}", key)):
-            raise ConfigError(
-                None,
-                f"{path}: {quoted(key)} is no class of 'names:'; allowed: [a, b], lines "
-                f"'- a', or lines '0: a'. {_OR_A_TEXT_FILE}",
+            raise UsageError(
+                f"{path}: {quoted(key)} is no class of 'names:'; allowed: [a, b], lines '- a', or "
+                f"lines '0: a'. {_OR_A_TEXT_FILE}"
             )
     return {int(key): name for key, name in entries}
 
@@ -94,7 +93,7 @@ def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
     words = shape if isinstance(shape, list) else [shape]
     text = ", ".join(word if isinstance(word, str) else "…" for word in words)
     if not isinstance(shape, list) or not re.fullmatch("[0-9]{1,4}, [23]", text):
-        raise ConfigError(None, f"{path}: kpt_shape is {plain(text)}; allowed: [N, 2] and [N, 3]")
+        raise UsageError(f"{path}: kpt_shape is {plain(text)}; allowed: [N, 2] and [N, 3]")
     return [int(word) for word in words]
 
 

@@ -18,7 +18,6 @@ from typing import (
     Optional,
     Protocol,
     Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -200,31 +199,38 @@ def is_lower_better(eval_config: eval_pb2.EvalConfig, metric: str) -> bool:
     return any(metric in METRICS.get(name).lower_is_better for name in chosen)
 
 
+class NamedMetrics(NamedTuple):
+    """A metrics set, and the field of the configuration that asks for it."""
+
+    field: str
+    name: str
+    metrics: Metrics
+
+
 def make_named_metrics(
     eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
-) -> List[Tuple[str, Metrics]]:
-    """Like `make_metrics`, each with the field of the configuration that asks for it.
-
-    The text can begin an error, e.g. "eval_config.metrics_set: 'coco_mask_metrics'".
-    """
-    named = [
-        (f"eval_config.metrics_set: {name!r}", METRICS.get(name)(eval_config, categories))
-        for name in chosen_metrics(eval_config)
-    ]
+) -> List[NamedMetrics]:
+    """Like `make_metrics`, each with its field."""
+    named, sets = [], list(eval_config.metrics_set)
+    for name in chosen_metrics(eval_config):
+        place = f"[{sets.index(name)}]" if sets else ""
+        metrics = METRICS.get(name)(eval_config, categories)
+        named.append(NamedMetrics(f"eval_config.metrics_set{place}", name, metrics))
     for index, entry in enumerate(eval_config.parameterized_metric):
         field = f"eval_config.parameterized_metric[{index}]"
         if entry.HasField("custom"):
             metrics = PARAMETERIZED.custom_function(entry.custom)(eval_config, categories)
         else:
             metrics = PARAMETERIZED.make_chosen(entry, field, categories)
-        for earlier_name, before in named:
-            if set(metrics.names) & set(before.names):
-                raise ConfigError(
+        for before in named:
+            if set(metrics.names) & set(before.metrics.names):
+                raise ConfigError.at(
                     field,
-                    f"{metrics.names[0]!r} is given twice, here and by {earlier_name}",
+                    f"{metrics.names[0]!r} is given twice, here and by {before.field}",
                     "remove one",
                 )
-        named.append((f"{field}: {entry.WhichOneof('parameterized_metric')!r}", metrics))
+        name = str(entry.WhichOneof("parameterized_metric"))
+        named.append(NamedMetrics(field, name, metrics))
     return named
 
 
@@ -232,7 +238,7 @@ def make_metrics(
     eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
 ) -> List[Metrics]:
     """The metrics that an `EvalConfig` asks for; COCO box metrics if it names no set."""
-    return [metrics for _, metrics in make_named_metrics(eval_config, categories)]
+    return [each.metrics for each in make_named_metrics(eval_config, categories)]
 
 
 @rules(eval_pb2.EvalConfig)

@@ -101,9 +101,10 @@ class CocoBoxMetrics:
         for name, members in (super_categories or {}).items() if per_category else ():
             unknown = sorted(set(members) - positions.keys())
             if unknown:
-                raise ConfigError(
-                    f"eval_config.super_categories[{name!r}]",
-                    f"{unknown} are not in the label map; known: {sorted(positions)}",
+                raise ConfigError.at(
+                    f"eval_config.super_categories[{name}]",
+                    f"{unknown} are not in the label map",
+                    f"give some of {sorted(positions)}",
                 )
             chosen = [positions[member] for member in members]
             self._add_all({f"PerformanceBySuperCategory/{name}": MEAN}, "", chosen)

@@ -6,7 +6,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from estimator_det.config.text import nearest
 from estimator_det.errors import ConfigError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics.base import PARAMETERIZED, EvaluatedBatch, Scope, register
@@ -111,15 +110,14 @@ def _check_sigmas(field: str, category: Mapping[str, Any], sigmas: Mapping[str, 
     known: List[str] = sorted(str(point["name"]) for point in category["keypoints"])
     for name, sigma in sigmas.items():
         if name not in known:
-            raise ConfigError(
-                f"{field}.keypoint_label_to_sigmas",
-                f"{name!r} is no keypoint of class {category['name']!r} in the label "
-                f"map{nearest(name, known) or '.'} "
-                f"Known: {known}",
+            raise ConfigError.at(
+                f"{field}.keypoint_label_to_sigmas[{name}]",
+                f"class {category['name']!r} has no such keypoint in the label map",
+                f"name one of {known}",
             )
         if not 0 < sigma < np.inf:
-            raise ConfigError(
-                f"{field}.keypoint_label_to_sigmas[{name!r}]",
+            raise ConfigError.at(
+                f"{field}.keypoint_label_to_sigmas[{name}]",
                 f"is {sigma:g}",
                 "give a number above 0",
             )
@@ -134,12 +132,13 @@ def _make_for_class(
     name = config.class_label
     if name not in categories_by_name:
         known = sorted(categories_by_name)
-        hint = nearest(name, known) or "."
-        raise ConfigError(
-            f"{field}.class_label", f"{name!r} is no class of the label map{hint} Known: {known}"
+        raise ConfigError.at(
+            f"{field}.class_label",
+            f"{name!r} is no class of the label map",
+            f"name one of {known}",
         )
     if not categories_by_name[name].get("keypoints"):
-        raise ConfigError(
+        raise ConfigError.at(
             f"{field}.class_label",
             f"class {name!r} has no keypoints in the label map",
             'list them there: keypoints { id: 0 label: "nose" }',
@@ -161,7 +160,7 @@ def _make_for_all(
     }
     having = [c for c in categories if c.get("keypoints") and c["name"] not in chosen]
     if not having and not chosen:
-        raise ConfigError(
+        raise ConfigError.at(
             "eval_config.metrics_set",
             f"{NAME!r} needs a label map whose classes have keypoints",
             'list them there: keypoints { id: 0 label: "nose" }',

@@ -76,7 +76,7 @@ class LvisMaskMetrics(LvisBoxMetrics):
 def _with_frequencies(name: str, categories: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
     without = [c["name"] for c in categories if c.get("frequency") not in FREQUENCIES]
     if without:
-        raise ConfigError(
+        raise ConfigError.at(
             "eval_config.metrics_set",
             f"{name!r} needs a label map that gives the frequency of each class; "
             f"{listed(map(repr, without), 5)} has none",

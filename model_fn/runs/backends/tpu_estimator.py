@@ -109,7 +109,7 @@ def make_tpu_input_fn(
     """An input function for `TPUEstimator`: batches of static shape with the tensors cores read.
 
     Each host reads its own part of the records. A batch has the `params["batch_size"]` images of
-    one core. ConfigError if the configuration leaves a shape open.
+    one core. UsageError if the configuration leaves a shape open.
     """
     wanted = EVALUATION_FEATURES if evaluates else FEATURES
 
@@ -180,7 +180,7 @@ def evaluation_steps(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> i
     config = pipeline_config.eval_config
     steps = config.num_examples // max(config.batch_size, 1)
     if not steps:
-        raise ConfigError(
+        raise ConfigError.at(
             "eval_config.num_examples",
             f"is {config.num_examples}, less than a batch of {config.batch_size}: a "
             "TPU must know how many images to evaluate",

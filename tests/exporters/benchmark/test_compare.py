@@ -6,7 +6,7 @@ from typing import Any, Iterator
 
 import pytest
 
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import cli
 from exporters import formats
 from exporters.benchmark import compare, measure, report
@@ -105,16 +105,16 @@ def test_a_process_that_dies(folder, records, monkeypatch):
 
 
 def test_what_cannot_be_measured(folder, records):
-    with pytest.raises(ConfigError, match="batch sizes"):
+    with pytest.raises(UsageError, match="batch sizes"):
         compare.BenchmarkOptions([records], batch_sizes=(0,))
-    with pytest.raises(ConfigError, match="seconds is 0"):
+    with pytest.raises(UsageError, match="seconds is 0"):
         compare.BenchmarkOptions([records], seconds=0)
-    with pytest.raises(ConfigError, match="the number of images is 0"):
+    with pytest.raises(UsageError, match="the number of images is 0"):
         compare.BenchmarkOptions([records], num_records=0)
     with pytest.raises(FileNotFoundError, match="no such records"):
         compare.benchmark(str(folder), compare.BenchmarkOptions([f"{folder}/no*"]))
     next((folder / "saved_model" / "assets").glob("*")).unlink()
-    with pytest.raises(ConfigError, match="contains no label map"):
+    with pytest.raises(UsageError, match="contains no label map"):
         compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
 
 

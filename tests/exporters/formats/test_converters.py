@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters.formats import FoundModel, base, converters
 
 
@@ -14,10 +14,10 @@ def test_the_interpreter_of_converters(monkeypatch, tmp_path):
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, str(tmp_path))
     assert converters.converter_interpreter(None) == str(tmp_path / "bin" / "python")
     assert converters.converter_interpreter(sys.executable) == sys.executable
-    with pytest.raises(ConfigError, match="--converter_python: none is no Python"):
+    with pytest.raises(UsageError, match="--converter_python: none is no Python"):
         converters.converter_interpreter("none")
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, "none")
-    with pytest.raises(ConfigError, match="ESTIMATOR_DET_CONVERTERS: none is no Python"):
+    with pytest.raises(UsageError, match="ESTIMATOR_DET_CONVERTERS: none is no Python"):
         converters.converter_interpreter(None)
 
 
@@ -45,7 +45,7 @@ def test_all_that_is_missing_is_named_at_once():
         _format("c", converter=("json",), runtime=("none_c",)),
         _format("d", converter=("none_d",)),
     ]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(UsageError) as caught:
         converters.check_installed(chosen, None)
     lines = str(caught.value).splitlines()
     assert len(lines) == 3
@@ -55,7 +55,7 @@ def test_all_that_is_missing_is_named_at_once():
     with pytest.raises(RunError, match=r"^c models need none_c"):
         converters.check_installed(chosen[1:3], None)
     converters.check_installed(chosen[1:2], None)
-    with pytest.raises(ConfigError, match="no module none_d;"):
+    with pytest.raises(UsageError, match="no module none_d;"):
         converters.find_converter(chosen[3], None)
     with pytest.raises(RunError, match=r"^c models need none_c"):
         FoundModel(chosen[2], "model").load()

@@ -13,7 +13,7 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import cli
 from exporters import Detector, formats
 from exporters.formats import check, converters, exchange
@@ -196,9 +196,9 @@ def test_a_missing_converter_is_reported_before_anything_is_written(
 ):
     monkeypatch.setattr(converters, "_FIND", "import sys; sys.exit(sys.argv[1])")
     module = FORMATS.get(name)().converter[0]
-    with pytest.raises(ConfigError, match=rf"no module {module}; run .*estimator-det\[{name}\]'"):
+    with pytest.raises(UsageError, match=rf"no module {module}; run .*estimator-det\[{name}\]'"):
         _export(trained, tmp_path / "exported", name)
-    with pytest.raises(ConfigError, match=f"--format {name} takes images as tensors"):
+    with pytest.raises(UsageError, match=f"--format {name} takes images as tensors"):
         _export(trained, tmp_path / "exported", name, input_types=["tf_example"])
     assert not (tmp_path / "exported").exists()
 
@@ -219,12 +219,12 @@ CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } 
 def test_models_that_a_format_cannot_be(name, change, message, trained):
     config = pipeline.merge_text(trained.config, change)
     options = ExportOptions(quantize="float16" if name == "tflite" else None)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         FORMATS.get(name)().check(config, options)
 
 
 def test_int8_needs_images(trained, tmp_path):
-    with pytest.raises(ConfigError, match=r"measures ranges on images.*--sample_images"):
+    with pytest.raises(UsageError, match=r"measures ranges on images.*--sample_images"):
         _export(trained, tmp_path / "exported", "tflite", quantize="int8")
 
 
@@ -309,7 +309,7 @@ def test_converters_that_are_installed(name, modules, trained, photos, tmp_path)
         pytest.importorskip(module)
     try:
         converters.find_converter(FORMATS.get(name)(), None)
-    except ConfigError as error:
+    except UsageError as error:
         pytest.skip(str(error))
     export = _export(trained, tmp_path / "exported", name, sample_images=photos)
     (written,) = export.models

@@ -13,7 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from exporters import Detector
 from exporters.formats import check, tflite, tflite_metadata
 from exporters.formats.tflite import TfliteDetector
@@ -248,7 +248,7 @@ def test_normalizations():
     means = (123.68, 116.779, 103.939)
     found = tflite.measure_normalization(lambda pixels: pixels - tf.constant(means))
     assert found == Normalization(means, (1.0, 1.0, 1.0))
-    with pytest.raises(ConfigError, match="does not normalize pixels"):
+    with pytest.raises(UsageError, match="does not normalize pixels"):
         tflite.measure_normalization(tf.sqrt)
 
 
@@ -268,7 +268,7 @@ def test_normalizations():
 def test_configurations_that_are_refused(trained, change, message):
     config = pipeline.merge_text(trained.config, change)
     del config.eval_input_reader[:]
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         tflite.check_tflite(config, TfliteOptions())
 
 
@@ -277,7 +277,7 @@ def test_configurations_that_are_refused(trained, change, message):
     [("detections_per_class", 0), ("max_classes_per_detection", 5)],
 )
 def test_options_that_are_refused(trained, name, value):
-    with pytest.raises(ConfigError, match=f"--{name}: is {value}"):
+    with pytest.raises(UsageError, match=f"--{name}: is {value}"):
         tflite.check_tflite(trained.config, TfliteOptions(**{name: value}))
 
 

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import model_pb2
 from exporters.formats.frozen_graph import publish
 from exporters.importing import anchor_order, importer
@@ -66,7 +66,7 @@ def test_heads_are_permuted_as_the_anchors_are():
 
 def test_models_of_one_order_are_refused():
     text = "ssd { anchor_generator { multiscale_anchor_generator {} } }"
-    with pytest.raises(ConfigError, match="--anchor_order 2017: is for models with ssd_anchor"):
+    with pytest.raises(UsageError, match="--anchor_order 2017: is for models with ssd_anchor"):
         anchor_order.permute_heads({}, _layouts(text))
 
 
@@ -109,5 +109,5 @@ def test_anchors_of_the_file_are_compared_with_ours():
     assert "are equal (largest difference 2e-06" in equal and not warnings
     _, (other,) = _compared(0.5, "2017")
     assert "they differ by up to 0.5 of an image's side" in other
-    with pytest.raises(ConfigError, match=r"--anchor_order 2017: .* have the order last"):
+    with pytest.raises(UsageError, match=r"--anchor_order 2017: .* have the order last"):
         _compared(0.0, "2017")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import cli
 from exporters.formats import FORMATS
 from exporters.formats.frozen_graph import FrozenGraph
@@ -132,7 +132,7 @@ def test_what_cannot_be_imported(original, published_file, photos, tmp_path):
     assert any(
         name in line and "1 variable of the model is not" in line for line in imported.warnings
     )
-    with pytest.raises(ConfigError, match=f"--calibrate: .* such as {name}"):
+    with pytest.raises(UsageError, match=f"--calibrate: .* such as {name}"):
         _import(original, file, tmp_path / "c", calibration_images=[photos])
     other = tf1.GraphDef()
     other.node.add(name="x", op="NoOp")

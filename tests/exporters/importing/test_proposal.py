@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from exporters.importing.proposal import explain_shapes, propose_config
 from exporters.reading.published import Convolution, Named, Published, Structure
 
@@ -58,10 +58,10 @@ def test_depthwise_heads_and_six_anchors_everywhere():
 
 
 def test_other_models():
-    with pytest.raises(ConfigError, match="MobileNet v1 or v2 only"):
+    with pytest.raises(UsageError, match="MobileNet v1 or v2 only"):
         propose_config(_published(*_heads()))
     wide = _layer(f"{BODY}/Conv_1", "conv", 1, 1, 320, 1280)
-    with pytest.raises(ConfigError, match=r"\[4, 6\] anchors"):
+    with pytest.raises(UsageError, match=r"\[4, 6\] anchors"):
         propose_config(_published(wide, *_heads(first=4)))
 
 

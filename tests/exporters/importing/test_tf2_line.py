@@ -10,7 +10,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from exporters import network
 from exporters.formats import resolve_formats, tf2_checkpoint
 from exporters.formats.export import export_formats
@@ -90,8 +90,8 @@ def test_a_saved_model_has_the_variables_of_its_checkpoint(trained, tmp_path):
 
 def test_the_other_line_is_refused(trained, tmp_path):
     config = pipeline.apply_overrides(trained.config, [f"{TYPE}=ssd_mobilenet_v1"])
-    with pytest.raises(ConfigError, match="'ssd_mobilenet_v1' is a network of the TF1 line"):
+    with pytest.raises(UsageError, match="'ssd_mobilenet_v1' is a network of the TF1 line"):
         tf2_checkpoint.Tf2Checkpoint().check(config, network.ExportOptions())
     published = importer.read_published(tf2_checkpoint.NAME, trained.checkpoint)
-    with pytest.raises(ConfigError, match="object-based checkpoint of the TF2 line"):
+    with pytest.raises(UsageError, match="object-based checkpoint of the TF2 line"):
         importer.import_model(published, config, str(tmp_path / "imported"))

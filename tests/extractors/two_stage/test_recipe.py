@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.extractors.two_stage import recipe
 from estimator_det.extractors.two_stage.nasnet import stages as nasnet_stages
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS, make_extractor
@@ -61,7 +61,7 @@ def learning_norms(graph: tf.Graph) -> List[str]:
 
 
 def test_unknown_types():
-    with pytest.raises(ConfigError, match="did you mean 'faster_rcnn_resnet50'"):
+    with pytest.raises(UsageError, match="did you mean 'faster_rcnn_resnet50'"):
         make("faster_rcnn_resnet5")
     pyramid = message("faster_rcnn_resnet50_keras", "fpn {}")
     assert "fpn: is not supported by faster_rcnn_resnet50_keras" in faults(pyramid)

@@ -8,7 +8,7 @@ import pytest
 
 import inputs
 from estimator_det.config.pipeline import parse_pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from estimator_det.images.resize import make_resizer
 from inputs.checks import first_records
 from inputs.checks.first_records import check_cache, check_class_names, check_masks
@@ -80,7 +80,7 @@ def test_a_model_with_masks_is_not_trained_without(tmp_path):
       tf_record_input_reader {{ input_path: "{_path(tmp_path, BOXES)}" }} }}
     """
     with pytest.raises(
-        ConfigError,
+        UsageError,
         match=r"of 2 boxes in a sample from .*, none has a mask",
     ):
         inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})

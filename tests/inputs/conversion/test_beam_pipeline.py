@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.conversion import beam_pipeline
 from inputs.datasets.source import ConversionError
 from tests.inputs.conversion import samples
@@ -14,7 +14,7 @@ from tests.inputs.conversion.test_engine import HEADER, content, many
 
 def test_without_beam_the_remedy_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    with pytest.raises(ConfigError, match=r"needs Apache Beam.*pip install '.*\[beam\]'"):
+    with pytest.raises(UsageError, match=r"needs Apache Beam.*pip install '.*\[beam\]'"):
         beam_pipeline.make_runner("DirectRunner")
 
 
@@ -25,7 +25,7 @@ def test_unknown_runners_are_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", types.SimpleNamespace(options=package))
     monkeypatch.setitem(sys.modules, "apache_beam.options", package)
     with pytest.raises(
-        ConfigError, match=r"'DirectRuner' is not known; did you mean 'DirectRunner'"
+        UsageError, match=r"'DirectRuner' is not known; did you mean 'DirectRunner'"
     ):
         beam_pipeline.make_runner("DirectRuner")
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.conversion import engine, shards
 from inputs.conversion.images import ImageOptions
 from inputs.conversion.splits import Split, parse_splits
@@ -258,10 +258,10 @@ def test_no_image_is_in_two_splits(tmp_path):
     (tmp_path / "a.txt").write_text("000\n001\n")
     (tmp_path / "b.txt").write_text("002\n001\n")
     splits = parse_splits(f"a={tmp_path}/a.txt,b={tmp_path}/b.txt")
-    with pytest.raises(ConfigError, match=r"b.txt, line 2: .*'001' is also in split a \(.*line 2"):
+    with pytest.raises(UsageError, match=r"b.txt, line 2: .*'001' is also in split a \(.*line 2"):
         samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
     (tmp_path / "b.txt").write_text("002\n001.png\n")
-    with pytest.raises(ConfigError, match=r"'001.png' is in several splits"):
+    with pytest.raises(UsageError, match=r"'001.png' is in several splits"):
         samples.convert(sample, tmp_path / "out", splits=splits, image=HEADER)
     # The copy of an image must not get into another split either.
     (tmp_path / "b.txt").write_text("002\n003\n")
@@ -276,12 +276,12 @@ def test_the_label_map_in_the_folder_is_not_replaced_silently(tmp_path):
     output = tmp_path / "out"
     output.mkdir()
     (output / "label_map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 6 name: "x" }')
-    with pytest.raises(ConfigError, match=r"has other classes than the source: add --label_map"):
+    with pytest.raises(UsageError, match=r"has other classes than the source: add --label_map"):
         samples.convert(sample, output, image=HEADER)
     samples.convert(sample, output, image=HEADER, label_map=str(output / "label_map.pbtxt"))
     assert samples.records(output)["000"]["image/object/class/label"] == [5]
     (tmp_path / "map.pbtxt").write_text('item { id: 1 name: "car" }')
-    with pytest.raises(ConfigError, match=r"none of the classes of the source: \['cat'\]"):
+    with pytest.raises(UsageError, match=r"none of the classes of the source: \['cat'\]"):
         samples.convert(sample, tmp_path / "out2", label_map=str(tmp_path / "map.pbtxt"))
 
 
@@ -325,11 +325,11 @@ def test_a_source_that_leaves_nothing_is_refused(tmp_path, cats, message):
     sample = samples.kitti(tmp_path, {"a": cats or []})
     if cats is None:
         (tmp_path / "images" / "a.png").unlink()
-    with pytest.raises((ConfigError, ConversionError), match=message):
+    with pytest.raises((UsageError, ConversionError), match=message):
         samples.convert(sample, tmp_path / "out", on_error="skip")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_remote_output_folder_is_refused():
-    with pytest.raises(ConfigError, match="conversion writes to local folders"):
+    with pytest.raises(UsageError, match="conversion writes to local folders"):
         engine.ConvertOptions("csv", SourceOptions(), output_dir="gs://b/c")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.conversion.images import ImageFault, ImageOptions, check_image
 from tests.inputs import examples
 from tests.inputs.conversion.samples import png
@@ -98,5 +98,5 @@ def test_all_images_are_encoded_again_if_asked():
     [{"quality": 0}, {"max_megapixels": 0}],
 )
 def test_wrong_options(options):
-    with pytest.raises(ConfigError, match=next(iter(options))):
+    with pytest.raises(UsageError, match=next(iter(options))):
         ImageOptions(**options)

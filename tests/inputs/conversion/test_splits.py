@@ -1,6 +1,6 @@
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.conversion.splits import Split, parse_splits
 
 
@@ -27,5 +27,5 @@ def test_forms_of_the_option(tmp_path):
     ],
 )
 def test_wrong_options(text, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         parse_splits(text)

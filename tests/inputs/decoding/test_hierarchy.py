@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import schema
 from inputs.decoding.hierarchy import read_hierarchy
 from inputs.label_map import parse_label_map
@@ -85,7 +85,7 @@ def test_a_reader_expands_by_the_file(tmp_path):
     ],
 )
 def test_files_that_are_no_hierarchy(tmp_path, content, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         read_hierarchy(_file(tmp_path, content), parse_label_map(LABEL_MAP))
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(UsageError, match="no such file"):
         read_hierarchy(str(tmp_path / "gone.json"), parse_label_map(LABEL_MAP))

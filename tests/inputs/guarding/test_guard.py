@@ -11,7 +11,7 @@ import pytest
 
 import inputs
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.guarding import explain, guard
@@ -212,7 +212,7 @@ def test_a_file_that_becomes_shorter_is_reported(tmp_path, monkeypatch):
 def test_endless_epochs_of_nothing_are_refused(tmp_path):
     config = reading(write(tmp_path / "r", [example({})]))
     context = tf.distribute.InputContext(num_input_pipelines=2, input_pipeline_id=1)
-    with pytest.raises(ConfigError, match="1 records, too few for worker 2 of 2"):
+    with pytest.raises(UsageError, match="1 records, too few for worker 2 of 2"):
         train_fn(config)(None, context)
 
 
@@ -240,5 +240,5 @@ def test_the_guard_of_another_machine_ends_the_run_at_any_fault(tmp_path):
     ):
         list(dataset_of(reading(path), None, runs_elsewhere=True).take(4))
     packed = write(tmp_path / "in.record.gz", [good])
-    with pytest.raises(ConfigError, match=r"in\.record\.gz.*Decompress"):
+    with pytest.raises(UsageError, match=r"in\.record\.gz.*Decompress"):
         dataset_of(reading(packed), None, runs_elsewhere=True)

@@ -77,5 +77,5 @@ def test_fields_of_the_reader_apply_without_a_service(tmp_path):
 def test_weights_are_refused(tmp_path):
     config = _config(tmp_path, "sample_from_datasets_weights: 1")
     input_fn = inputs.create_train_input_fn(config, preprocess_of(config), data_service="h:1")
-    with pytest.raises(ConfigError, match="sample_from_datasets_weights does not work with a tf"):
+    with pytest.raises(ConfigError, match="sample_from_datasets_weights: does not work with a tf"):
         input_fn()

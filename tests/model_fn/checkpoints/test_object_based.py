@@ -12,7 +12,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.errors import ConfigError, RunError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import train_pb2
 from exporters.formats import tf2_checkpoint
 from model_fn.checkpoints import find, object_based
@@ -157,7 +157,7 @@ OTHER = "feature_extractor { type: 'ssd_mobilenet_v2_keras' num_layers: 2 }"
     ],
 )
 def test_what_cannot_be_restored_is_refused_by_field(archive, kind, overrides, message):
-    with pytest.raises(ConfigError, match=f"train_config.fine_tune_checkpoint: .*{message}"):
+    with pytest.raises(UsageError, match=f"train_config.fine_tune_checkpoint: .*{message}"):
         _table(archive, kind, overrides)
 
 
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_the_tf1_line_is_refused(tmp_path):
         make_detector(small_config(TF1), is_training=False).predict(tf.zeros([1, 64, 64, 3]))
         session.run(tf1.global_variables_initializer())
         prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    with pytest.raises(ConfigError, match=r"of the TF1 line, .* network of the TF2 line.* ckpt-0"):
+    with pytest.raises(UsageError, match=r"of the TF1 line, .* network of the TF2 line.* ckpt-0"):
         _table(prefix, "detection")
 
 

@@ -8,7 +8,7 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.errors import ConfigError, Problem
+from estimator_det.errors import Problem, UsageError
 from inputs import label_map
 from model_fn.checks import config_check, files
 from model_fn.checks.subject import read_subject
@@ -162,7 +162,7 @@ def test_a_label_map_of_other_classes_is_an_error_of_its_reader(make_config):
 
 def test_training_refuses_the_label_map_of_an_evaluation_at_once(make_config, tmp_path):
     refused = r"names are \['owl'\].*Correct label_map"
-    with pytest.raises(ConfigError, match=refused):
+    with pytest.raises(UsageError, match=refused):
         runner.train_and_evaluate(make_config("same", "other"), str(tmp_path / "model"))
     assert not (tmp_path / "model").exists()
 

@@ -9,7 +9,7 @@ from typing import List
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError, Problem
+from estimator_det.errors import Problem, UsageError
 from model_fn.checks import config_check
 from model_fn.checks.graphs import check_metrics, placeholders
 from model_fn.checks.metric_names import check_best_metric, lower_is_better, metric_names
@@ -50,7 +50,7 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
             f"{PER_CLASS}/dog",
         ),
     ):
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises(UsageError) as error:
             check_best_metric(config, wrong)
         text = str(error.value)
         assert text.startswith(
@@ -83,7 +83,7 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
 @pytest.mark.usefixtures("small_network")
 def test_a_run_is_refused_before_its_folder_exists(label_map, tmp_path):
     folder, config = tmp_path / "run", small_config(label_map)
-    with pytest.raises(ConfigError, match=r"^best_metric: 'mAP' is not evaluated"):
+    with pytest.raises(UsageError, match=r"^best_metric: 'mAP' is not evaluated"):
         runner.train_and_evaluate(
             config, str(folder), evaluation=EvaluationOptions(best_metric="mAP"), progress=False
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs import schema
 from inputs.sample import Sample
 from model_fn.drawing import batch_grid, before_after
@@ -21,9 +21,9 @@ def test_find_step():
     assert before_after.find_step("mixup: alpha: 7", CONFIGURED).mixup.alpha == 7
     assert before_after.find_step("mixup:", CONFIGURED).mixup.alpha == 1.5
     assert before_after.find_step("mosaic", CONFIGURED).WhichOneof("preprocessing_step") == "mosaic"
-    with pytest.raises(ConfigError, match=r"did you mean 'mosaic'.*Supported: adjust_gamma"):
+    with pytest.raises(UsageError, match=r"did you mean 'mosaic'.*Supported: adjust_gamma"):
         before_after.find_step("mosaik", CONFIGURED)
-    with pytest.raises(ConfigError, match="settings of augmentation 'mixup'"):
+    with pytest.raises(UsageError, match="settings of augmentation 'mixup'"):
         before_after.find_step("mixup: beta: 7", CONFIGURED)
 
 
@@ -80,5 +80,5 @@ def test_boxes_in_pixels_are_drawn_in_place(drawn):
 
 
 def test_a_step_that_does_not_suit_the_reader(drawn):
-    with pytest.raises(ConfigError, match="copy_paste needs train_input_reader"):
+    with pytest.raises(UsageError, match="copy_paste: needs train_input_reader"):
         draw("copy_paste { }", [named("a")])

@@ -8,7 +8,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from model_fn.evaluation import details
 from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.metrics.base import EvaluatedBatch
@@ -87,5 +87,5 @@ def test_without_images_and_in_a_file(tmp_path):
     assert details.read(str(tmp_path), 7) == json.loads(json.dumps(values))
     assert details.read(str(tmp_path), 8) is None
     (tmp_path / "details-8.json").write_text("{")
-    with pytest.raises(ConfigError, match="is not a file of details"):
+    with pytest.raises(UsageError, match="is not a file of details"):
         details.read(str(tmp_path), 8)

@@ -215,29 +215,29 @@ MASKS = 'metrics_set: "coco_mask_metrics"'
 @pytest.mark.parametrize(
     ("text", "changes", "message"),
     [
-        (MASKS, {}, "'coco_mask_metrics' needs masks, and the model finds boxes only; remove"),
+        (MASKS, {}, "'coco_mask_metrics' needs masks, and the model finds boxes only.*: remove"),
         (
             MASKS,
             {"masks": (tf.ones([2, 2, 3, 5]), None)},
-            "the groundtruth has none; .*set load_instance_masks: true in eval_input",
+            "the groundtruth has none.*set load_instance_masks: true in eval_input",
         ),
         (KEYPOINTS, {"keypoints": (None, POINTS)}, "needs keypoints, and the model finds boxes"),
         (KEYPOINTS, {"keypoints": (POINTS, None)}, "set num_keypoints in eval_input_reader"),
         (
             KEYPOINTS,
             {"keypoints": (POINTS, POINTS[:, :, :1])},
-            "needs 2 keypoints, .*; num_keypoints of eval_input_reader is 1. Correct",
+            "needs 2 keypoints, .*; num_keypoints of eval_input_reader is 1. Remedy: Correct",
         ),
         (
             KEYPOINTS,
             {"keypoints": (POINTS[:, :, :1], POINTS)},
-            "needs 2 keypoints, .*; num_keypoints of the keypoint_box_coder is 1. Correct",
+            "needs 2 keypoints, .*; num_keypoints of the keypoint_box_coder is 1. Remedy: Correct",
         ),
     ],
 )
 def test_sets_need_what_models_find_and_readers_load(text, changes, message):
     detections = _detections()._replace(**{name: pair[0] for name, pair in changes.items()})
     groundtruth = _groundtruth()._replace(**{name: pair[1] for name, pair in changes.items()})
-    field = r"^eval_config\.(metrics_set|parameterized_metric\[0\]): .*"
+    field = r"^eval_config\.(metrics_set\[0\]|parameterized_metric\[0\]): .*"
     with pytest.raises(ConfigError, match=field + message):
         _ops(detections, groundtruth, _features(), text)

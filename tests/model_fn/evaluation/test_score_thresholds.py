@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from estimator_det.config.derived_models import final_scores
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.matching import ClassMatches
@@ -130,7 +130,7 @@ def test_files_of_a_checkpoint(config, tmp_path):
 def test_thresholds_of_other_scores_are_refused_or_left_out(config, tmp_path, caplog):
     path = write(tmp_path / "eval_0", config)
     config.model.ssd.post_processing.calibration_config.sigmoid_calibration.SetInParent()
-    with pytest.raises(ConfigError, match=r"for other scores: model\.ssd\.post_processing was not"):
+    with pytest.raises(UsageError, match=r"for other scores: model\.ssd\.post_processing was not"):
         score_thresholds.check(path, config.model)
     with caplog.at_level(logging.WARNING):
         assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-20")) is None
@@ -164,7 +164,7 @@ def changed_table(**change: Any) -> bytes:
 def test_other_files_are_refused(content, message, tmp_path):
     path = tmp_path / "thresholds.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="is not a file of thresholds") as caught:
+    with pytest.raises(UsageError, match="is not a file of thresholds") as caught:
         score_thresholds.read(str(path))
     assert message in str(caught.value)
 
@@ -172,5 +172,5 @@ def test_other_files_are_refused(content, message, tmp_path):
 def test_large_files_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(score_thresholds, "LONGEST_FILE", 3)
     (tmp_path / "a.json").write_text("{   }")
-    with pytest.raises(ConfigError, match="has 5 bytes; allowed: 3"):
+    with pytest.raises(UsageError, match="has 5 bytes; allowed: 3"):
         score_thresholds.read(str(tmp_path / "a.json"))

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional
 import pytest
 
 from estimator_det.compat import estimator
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from model_fn.runs import cluster
 
 LONE = [
@@ -110,7 +110,7 @@ def test_an_evaluator_is_in_a_cluster(monkeypatch, jobs):
 )
 def test_malformed(monkeypatch, text, message):
     monkeypatch.setenv(cluster.VARIABLE, text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         cluster.read_cluster()
 
 
@@ -152,7 +152,7 @@ def test_pools_of_vertex_ai(monkeypatch):
 def test_malformed_pools(monkeypatch, text, message):
     monkeypatch.delenv(cluster.VARIABLE, raising=False)
     monkeypatch.setenv(cluster.VERTEX_VARIABLE, text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         cluster.read_cluster()
 
 

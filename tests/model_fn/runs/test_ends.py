@@ -10,7 +10,7 @@ import pytest
 
 from estimator_det.compat import tf1
 from estimator_det.console.signals import Stop
-from estimator_det.errors import VARIABLES_LOST, ConfigError, RunError, SessionLostError
+from estimator_det.errors import VARIABLES_LOST, RunError, SessionLostError, UsageError
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import LoopOptions
@@ -78,7 +78,7 @@ def test_a_run_without_end_says_so(readers, tmp_path, caplog, loop, settings, is
 
 
 def test_the_loop_refuses_a_hook_of_a_session(tmp_path):
-    with pytest.raises(ConfigError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"):
+    with pytest.raises(UsageError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"):
         fake.train(tmp_path, hooks=[_SessionStop(1)], loop=LoopOptions())
     assert not list(tmp_path.iterdir())
 

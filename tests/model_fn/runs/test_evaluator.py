@@ -12,7 +12,12 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.detectors.base import make_preprocessor
-from estimator_det.errors import CheckpointGoneError, ConfigError, DamagedCheckpointsError, RunError
+from estimator_det.errors import (
+    CheckpointGoneError,
+    ConfigError,
+    DamagedCheckpointsError,
+    RunError,
+)
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
@@ -252,7 +257,7 @@ def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     with pytest.raises(RunError, match="does not fit the configuration"):
         evaluator.evaluate(config, other, checkpoint=prefix)
     config.ClearField("eval_input_reader")
-    with pytest.raises(ConfigError, match="eval_input_reader is missing"):
+    with pytest.raises(ConfigError, match="eval_input_reader: is missing"):
         evaluator.continuous_eval(config, other, checkpoint_dir=str(tmp_path))
     config.eval_input_reader.add(name="a")
     config.eval_input_reader.add(name="a")

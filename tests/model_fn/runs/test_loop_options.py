@@ -4,7 +4,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.config import pipeline
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.runs import options
 from model_fn.runs.cluster import SINGLE
@@ -17,7 +17,7 @@ def test_simulated_quantization_is_refused():
     config.train_config.batch_size = 1
     check_loop(config, LoopOptions(), SINGLE)
     config.graph_rewriter.quantization.delay = 10
-    with pytest.raises(ConfigError, match=r"^graph_rewriter.quantization is not") as no:
+    with pytest.raises(UsageError, match=r"^graph_rewriter.quantization: is not") as no:
         check_loop(config, LoopOptions(), SINGLE)
     (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
     check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions(), SINGLE)
@@ -35,20 +35,20 @@ def _strategy(name: str) -> LoopOptions:
             "train_input_reader { num_epochs: 3 drop_remainder: true }",
             "mirrored",
             MULTI_WORKER,
-            "num_epochs is 3: with strategy 'multi_worker_mirrored'",
+            "num_epochs: is 3: with strategy 'multi_worker_mirrored'",
         ),
         (
             "train_config { sync_replicas: true }",
             MULTI_WORKER,
             PARAMETER_SERVER,
-            r"sync_replicas is true: .*=false\), or use strategy",
+            r"sync_replicas: is true: .*=false\), or use strategy",
         ),
     ],
 )
 def test_what_a_strategy_does_not_have(text, allowed, refused, message):
     config = text_format.Parse(text, TrainEvalPipelineConfig())
     check_loop(config, _strategy(allowed), SINGLE)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         check_loop(config, _strategy(refused), SINGLE)
 
 
@@ -57,7 +57,7 @@ def test_parts_of_a_batch_are_of_one_size():
     config.train_input_reader.drop_remainder = True
     check_batch(config, LoopOptions(accumulate_steps=2), 2)
     config.train_input_reader.drop_remainder = False
-    with pytest.raises(ConfigError, match=r"^train_input_reader\.drop_remainder is false: "):
+    with pytest.raises(UsageError, match=r"^train_input_reader\.drop_remainder: is false: "):
         check_batch(config, LoopOptions(accumulate_steps=2), 2)
 
 
@@ -67,12 +67,12 @@ def test_a_tpu_has_the_precision_of_the_options():
     assert options.with_precision(config, narrow).train_config.use_bfloat16
     assert not config.train_config.use_bfloat16
     config.graph_rewriter.quantization.delay = 10
-    with pytest.raises(ConfigError, match=r"^precision is mixed_bfloat16, and graph_rewriter"):
+    with pytest.raises(UsageError, match=r"^precision is mixed_bfloat16, and graph_rewriter"):
         options.with_precision(config, narrow)
 
 
 def test_options_that_need_or_exclude_each_other():
-    with pytest.raises(ConfigError, match="a run is on a TPU or in the TF2 loop"):
+    with pytest.raises(UsageError, match="a run is on a TPU or in the TF2 loop"):
         options.TrainOptions(tpu=options.TpuOptions(rehearses=True), loop=LoopOptions())
-    with pytest.raises(ConfigError, match="patience needs best_metric"):
+    with pytest.raises(UsageError, match="patience needs best_metric"):
         options.EvaluationOptions(patience=2)

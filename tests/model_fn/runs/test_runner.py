@@ -150,7 +150,7 @@ def test_a_refused_run_leaves_no_trace(readers, tmp_path, program):
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("eval_config { batch_size: 0 }", r"eval_config\.batch_size is 0"),
+        ("eval_config { batch_size: 0 }", r"eval_config\.batch_size: is 0"),
         ("eval_input_reader {} eval_input_reader { name: '0' }", r"eval_input_reader\[2\]\.name"),
     ],
 )

@@ -72,5 +72,5 @@ def test_nobody_waits_for_a_token_that_never_comes(
 
 
 def test_the_numbers_are_checked():
-    with pytest.raises(ConfigError, match="replicas_to_aggregate is 0; it must be 1 or more"):
+    with pytest.raises(ConfigError, match="replicas_to_aggregate: is 0; it must be 1 or more"):
         SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), 0, 2)

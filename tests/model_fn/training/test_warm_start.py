@@ -187,7 +187,7 @@ def test_another_network_is_refused_by_name(tmp_path, stored, wanted, shape, rem
     assert f"the checkpoint contains {stored} (1 variable)" in text
     of_extractor = "model.ssd.feature_extractor.type 'ssd_mobilenet_v1'"
     assert f"{of_extractor} needs {wanted} (1 variable)" in text
-    assert f"; {remedy}" in text
+    assert f"Remedy: {remedy}" in text
     assert "num_classes" not in text and "heads" not in text and "\n" not in text
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets import masks
 from inputs.datasets.converters import open_source, yolo
 from inputs.datasets.source import AnnotatedImage, SourceOptions
@@ -205,10 +205,10 @@ def test_open_images_faults_of_masks(row, message, root):
 def test_open_images_masks_need_both_options(given, root):
     sample, _ = open_images_masks(root, [CAT_ROW])
     options = SourceOptions(**{**sample.options.__dict__, given: ""})
-    with pytest.raises(ConfigError, match="--segmentations and --mask_images belong together"):
+    with pytest.raises(UsageError, match="--segmentations and --mask_images belong together"):
         open_source("open_images", options)
     bare = samples.SAMPLES["open_images"](root, samples.OBJECTS).options
-    with pytest.raises(ConfigError, match="--masks needs --segmentations with --from open_images"):
+    with pytest.raises(UsageError, match="--masks needs --segmentations with --from open_images"):
         open_source("open_images", bare, masks=True)
 
 
@@ -259,7 +259,7 @@ def test_yolo_names(text, tmp_path):
 def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
     path = tmp_path / "data.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         yolo.read_classes(str(path))
 
 
@@ -335,5 +335,5 @@ def test_csv_rows_in_any_order(root):
     assert faults_of(b) == [("broken_source", 8)]
     assert faults_of(nameless) == [("broken_source", 6)] and nameless.image == ""
     path.write_text("filename,label,xmin,ymin,xmax,ymax\n")
-    with pytest.raises(ConfigError, match=r"boxes.csv, line 1: .*no column class; it has \['file"):
+    with pytest.raises(UsageError, match=r"boxes.csv, line 1: .*no column class; it has \['file"):
         read("csv", images=str(root / "images"), annotations=str(path))

@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets import masks
 from inputs.datasets.source import AnnotatedImage, ConversionError, SourceOptions
 from tests.inputs.conversion import samples
@@ -212,7 +212,7 @@ def test_coco_ids_below_one_need_a_label_map(root):
     path.write_text(text.replace('"category_id": 1', '"category_id": 0').replace(
         '{"id": 1, "name"', '{"id": 0, "name"'
     ))  # fmt: skip
-    with pytest.raises(ConfigError, match=r"'cat' has id 0, and ids of a label map start"):
+    with pytest.raises(UsageError, match=r"'cat' has id 0, and ids of a label map start"):
         samples.convert(sample, root / "out")
     (root / "map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 2 name: "dog" }')
     samples.convert(sample, root / "out", label_map=str(root / "map.pbtxt"))
@@ -221,5 +221,5 @@ def test_coco_ids_below_one_need_a_label_map(root):
 
 def test_coco_without_categories_is_refused(root):
     (root / "c.json").write_text('{"images": [], "annotations": []}')
-    with pytest.raises(ConfigError, match=r"c.json: there are no categories; add them"):
+    with pytest.raises(UsageError, match=r"c.json: there are no categories; add them"):
         read("coco", images=str(root / "images"), annotations=str(root / "c.json"))

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from estimator_det.errors import ConfigError
+from estimator_det.errors import UsageError
 from inputs.datasets.converters import CONVERTERS, open_source
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.fuzz.mutate import mutate_bytes, mutate_text
@@ -143,10 +143,10 @@ def test_files_that_are_not_there_are_refused_by_option(name, tmp_path):
     for field in CONVERTERS.get(name).required:
         given = {**sample.options.__dict__, field: str(tmp_path / "nowhere")}
         changed = sample._replace(options=SourceOptions(**given))
-        with pytest.raises(ConfigError, match=f"--{field} is .*nowhere.*there is no such"):
+        with pytest.raises(UsageError, match=f"--{field} is .*nowhere.*there is no such"):
             samples.convert(changed, tmp_path / "out")
         given[field] = ""
-        with pytest.raises(ConfigError, match=f"--from {name} needs --{field}|--{field} is ''"):
+        with pytest.raises(UsageError, match=f"--from {name} needs --{field}|--{field} is ''"):
             samples.convert(sample._replace(options=SourceOptions(**given)), tmp_path / "out")
 
 
@@ -157,10 +157,10 @@ def test_options_without_effect_are_refused(name, tmp_path):
     for field, value in (("classes", "x"), ("image_labels", "x"), ("min_score", 0.0)):
         if field not in known:
             given = SourceOptions(**{**sample.options.__dict__, field: value})
-            with pytest.raises(ConfigError, match=f"--{field} has no effect with --from {name}"):
+            with pytest.raises(UsageError, match=f"--{field} has no effect with --from {name}"):
                 open_source(name, given)
     if not CONVERTERS.get(name).masks:
-        with pytest.raises(ConfigError, match="--masks has no effect"):
+        with pytest.raises(UsageError, match="--masks has no effect"):
             open_source(name, sample.options, masks=True)
 
 
@@ -171,7 +171,7 @@ def test_a_source_that_is_no_text_is_refused_by_line(name, tmp_path):
     content = path.read_bytes().split(b"\n")
     content[sample.cat_line - 1] += b" \xff\xfe"
     path.write_bytes(b"\n".join(content))
-    with pytest.raises((ConfigError, ConversionError), match="broken_source") as caught:
+    with pytest.raises((UsageError, ConversionError), match="broken_source") as caught:
         samples.convert(sample, tmp_path / "out")
     assert f"{sample.cat_file}, line {sample.cat_line}: " in str(caught.value)
 
@@ -192,6 +192,6 @@ def test_damage_anywhere_gives_records_or_a_fault(name, seeds, tmp_path):
         masks = CONVERTERS.get(name).masks and seed % 3 == 0
         try:
             samples.convert(sample, tmp_path / "out", on_error="skip", masks=masks, overwrite=True)
-        except (ConfigError, ConversionError) as error:
+        except (UsageError, ConversionError) as error:
             assert str(error) and len(str(error)) < 10_000, seed
         path.write_bytes(sound)

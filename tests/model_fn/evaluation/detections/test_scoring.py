@@ -145,7 +145,7 @@ def test_warnings(tmp_path):
 def test_a_configuration_without_a_reader_is_refused(tmp_path):
     config = write_records(tmp_path, [])
     del config.eval_input_reader[:]
-    with pytest.raises(ConfigError, match="eval_input_reader is missing"):
+    with pytest.raises(ConfigError, match="eval_input_reader: is missing"):
         evaluate_detections(config, write_results(tmp_path, []), str(tmp_path))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError, MissingTaskError, RunError
+from estimator_det.errors import ConfigError, MissingTaskError, RunError, UsageError
 from inputs import schema
 from model_fn.runs import roles, runner, task_watch
 from model_fn.runs.backends import coordinator
@@ -183,12 +183,12 @@ def test_a_step_that_another_worker_took_over():
 )
 def test_clusters_that_cannot_train(monkeypatch, jobs, message):
     fake.set_cluster(monkeypatch, jobs, next(iter(jobs)))
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(UsageError, match=message):
         roles.check_loop(fake.pipeline_config(), IN_LOOP, read_cluster())
 
 
 def test_fields_of_synchronous_replicas(tmp_path, caplog):
-    with pytest.raises(ConfigError, match="sync_replicas is true"):
+    with pytest.raises(ConfigError, match="sync_replicas: is true"):
         _backend(tmp_path, "train_config { sync_replicas: true }")
     assert not caplog.records
     _backend(tmp_path, "train_config { startup_delay_steps: 3 replicas_to_aggregate: 2 }")
@@ -207,5 +207,5 @@ def test_a_worker_that_cannot_use_a_record():
 @pytest.mark.parametrize("job", ["chief", "worker", "ps"])
 def test_a_data_service_is_refused_in_every_task(tmp_path, monkeypatch, job):
     fake.set_cluster(monkeypatch, JOBS, job)
-    with pytest.raises(ConfigError, match="tf_data_service works with Estimator alone"):
+    with pytest.raises(UsageError, match="tf_data_service works with Estimator alone"):
         runner.train(fake.pipeline_config(), str(tmp_path), loop=IN_LOOP, data_service="h:1")

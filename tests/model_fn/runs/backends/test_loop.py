@@ -15,7 +15,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped
-from estimator_det.errors import ConfigError, NotFiniteLossError, RunError
+from estimator_det.errors import ConfigError, NotFiniteLossError, RunError, UsageError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.records.cursor import first_stream_index
@@ -314,29 +314,29 @@ def test_what_the_loop_refuses(tmp_path, monkeypatch):
         ({"num_replicas": 2}, "give strategy 'mirrored'"),
         ({"strategy": "multi_worker_mirrored", "num_replicas": 2}, "CUDA_VISIBLE_DEVICES allows"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UsageError, match=message):
             LoopOptions(**options)
     for kind, message in (("float64", "one of float32"), ("mixed_float16", "scale of the loss")):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(UsageError, match=message):
             TrainOptions(precision=kind)
     with pytest.raises(ConfigError, match="must be divisible by 1 replicas x 4"):
         _train(tmp_path, config, 1, LoopOptions(accumulate_steps=4))
     synchronized = fake.pipeline_config(
         "model { ssd { feature_extractor { conv_hyperparams { sync_batch_norm {} } } } }"
     )
-    with pytest.raises(ConfigError, match="sync_batch_norm averages over"):
+    with pytest.raises(UsageError, match="sync_batch_norm averages over"):
         _train(tmp_path, synchronized, 1, LoopOptions(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
         _train(tmp_path, config, 1, LoopOptions("mirrored", num_replicas=64))
     workers = LoopOptions("multi_worker_mirrored")
-    with pytest.raises(ConfigError, match="TF_CONFIG lists, and it lists no others"):
+    with pytest.raises(UsageError, match="TF_CONFIG lists, and it lists no others"):
         _train(tmp_path, config, 1, workers)
     cluster = {"chief": ["h:1"], "worker": ["h:2"]}
     fake.set_cluster(monkeypatch, cluster, "chief")
-    with pytest.raises(ConfigError, match="use strategy 'multi_worker_mirrored'"):
+    with pytest.raises(UsageError, match="use strategy 'multi_worker_mirrored'"):
         _train(tmp_path, config, 1)
     fake.set_cluster(monkeypatch, {**cluster, "ps": ["h:3"]}, "chief")
-    with pytest.raises(ConfigError, match=r"cluster\.ps has 1 tasks, and strategy"):
+    with pytest.raises(UsageError, match=r"cluster\.ps has 1 tasks, and strategy"):
         _train(tmp_path, config, 1, workers)
 
 

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, UsageError
 from model_fn.runs import roles
 from model_fn.runs.backends import parameter_servers
 from model_fn.runs.context import RunContext
@@ -21,7 +21,7 @@ def _context(folder: pathlib.Path, text: str = "") -> RunContext:
 def test_newer_tensorflow_is_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "chief")
     monkeypatch.setattr(tf, "__version__", "2.16.1")
-    with pytest.raises(ConfigError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
+    with pytest.raises(UsageError, match=r"need TensorFlow 2\.15; this is 2\.16\.1.*--strategy"):
         roles.find_role(_context(tmp_path))
 
 

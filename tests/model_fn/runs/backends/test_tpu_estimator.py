@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.errors import ConfigError, NotFiniteLossError
+from estimator_det.errors import ConfigError, NotFiniteLossError, UsageError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn import model_fn
@@ -152,7 +152,7 @@ def test_evaluation_and_export_by_the_same_estimator(tmp_path, monkeypatch):
     exported = _estimator(tmp_path, config).export_saved_model(str(tmp_path / "export"), receiver)
     loaded = tf.saved_model.load(tf.compat.as_str(exported))
     assert "detection_boxes" in loaded.signatures["serving_default"].structured_outputs
-    with pytest.raises(ConfigError, match="num_examples is 1"):
+    with pytest.raises(ConfigError, match="num_examples: is 1"):
         tpu.evaluation_steps(_config("eval_config { batch_size: 2 num_examples: 1 }"))
 
 
@@ -218,7 +218,7 @@ def test_batches_for_cores_are_static_and_hold_no_strings():
     def open_shape(params: Dict[str, Any], input_context: Any = None) -> tf.data.Dataset:
         return _input_fn(params, input_context).unbatch().batch(2)
 
-    with pytest.raises(ConfigError, match=r"image has shape \(None, 8, 8, 3\)"):
+    with pytest.raises(UsageError, match=r"image has shape \(None, 8, 8, 3\)"):
         tpu.make_tpu_input_fn(open_shape)({"batch_size": 4})
 
 
