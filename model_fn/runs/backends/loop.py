@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 Take = Callable[[int, Sequence[bool]], Optional[Outcome]]
 
 
-class LoopTraining:
+class _LoopTraining:
     """The training of a loop.
 
     Args:
@@ -253,7 +253,7 @@ class LoopBackend(Backend):
             )
             take, graph = self._make_call(loop_step, input_fn)
             start(loop_step.state, context, has_copies=self._has_workers)
-            training = LoopTraining(
+            training = _LoopTraining(
                 context,
                 take,
                 graph,

@@ -13,7 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs import task_watch
 from model_fn.runs.backends import workers
-from model_fn.runs.backends.loop import LoopTraining
+from model_fn.runs.backends.loop import _LoopTraining
 from model_fn.runs.backends.workers import explain_lost_workers
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext
@@ -116,7 +116,7 @@ def test_an_error_of_a_hook_is_no_lost_machine(members, monkeypatch, tmp_path):
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
     with raises, explain_lost_workers(members("chief", 0), 60):
         context, nothing = fake.run_context(tmp_path), [None] * 4
-        training = LoopTraining(context, *nothing, steps_per_call=1, agrees=False)
+        training = _LoopTraining(context, *nothing, steps_per_call=1, agrees=False)
         training.run([Saving()], 0)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
     with (
