@@ -180,10 +180,10 @@ def create_model_fn(
     they are not too many, which makes each image a third faster.
 
     Args:
-        use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if a step is
-            built for a TPU's core; where it is not set, training and prediction are and evaluation
-            is not. A training step that is not is a rehearsal: the same, but for what connects
-            cores.
+        use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if it builds a
+            step for a TPU's core. By default, training and prediction are for a core, and
+            evaluation is not. A training step that is not for a core is a rehearsal: the same
+            without the sums over cores.
         label_map: Names the categories of an evaluation. By default the one that
             `eval_input_reader` names is read, when an evaluation is built.
         compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a

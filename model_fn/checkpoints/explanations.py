@@ -1,4 +1,4 @@
-"""Options that explain why the shapes of a checkpoint are not those of a model."""
+"""Options that explain why the shapes of a checkpoint differ from a model."""
 
 from __future__ import annotations
 

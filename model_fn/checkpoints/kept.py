@@ -28,7 +28,7 @@ class KeptCheckpoints:
         ]
 
     def add(self, name: str) -> None:
-        """Lists a checkpoint as the newest, and deletes those that are too many."""
+        """Lists a checkpoint as the newest, and deletes old ones beyond `keep_max`."""
         kept = [entry for entry in self._listed if entry[0] != name] + [(name, time.time())]
         first = max(len(kept) - self._keep_max, 0) if self._keep_max else 0
         self._listed = kept[first:]

@@ -79,7 +79,7 @@ def stored_variables(
 ) -> Dict[str, tf.Variable]:
     """The variables of the current graph for inference, by their names in the checkpoint.
 
-    Without a checkpoint, or if it is not object-based, names are those of `inference_variables`. An
+    Without an object-based checkpoint, `inference_variables` gives the names. An
     object-based checkpoint has its averages in the place of the variables.
 
     Raises:

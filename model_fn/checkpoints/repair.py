@@ -87,7 +87,7 @@ def restoring(prefix: str) -> Iterator[None]:
 
 
 def require_whole(prefix: str) -> None:
-    """Reads every tensor of a checkpoint. Errors are those of `restoring`."""
+    """Reads every tensor of a checkpoint, inside of `restoring`."""
     damage = find_damage(prefix)
     if _missing_part(prefix):
         raise CheckpointGoneError(
@@ -101,10 +101,10 @@ def require_whole(prefix: str) -> None:
 
 
 def step_of(checkpoint: str) -> int:
-    """Global step in a checkpoint; 0 if it contains none. Errors are those of `restoring`."""
+    """Global step in a checkpoint; 0 if it contains none. Reads inside of `restoring`."""
     with restoring(checkpoint):
         reader = tf1.train.NewCheckpointReader(checkpoint)
-        # The second is that of the TF2 line.
+        # The second name is the step of the TF2 line.
         for name in (tf1.GraphKeys.GLOBAL_STEP, "step/.ATTRIBUTES/VARIABLE_VALUE"):
             if reader.has_tensor(name):
                 return int(reader.get_tensor(name))
@@ -197,7 +197,7 @@ def write_through(prefix: str) -> None:
 
 
 def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True) -> Optional[int]:
-    """Makes the newest whole checkpoint of a folder the one that training resumes from.
+    """Lets training resume from the newest whole checkpoint of a folder.
 
     For the one process that trains there, before anything restores. Temporary files that a killed
     process left are deleted. `checkpoint` is believed if it names a whole checkpoint, so editing it
@@ -295,7 +295,7 @@ def _folder_of(path: str) -> str:
 
 
 def _read_state(path: str) -> Tuple[List[str], Optional[str]]:
-    """Paths that `checkpoint` lists, the latest last, and what is wrong with the file."""
+    """Paths that `checkpoint` lists, the latest last, and the fault of the file, if any."""
     model_dir = os.path.dirname(path)
     if not tf.io.gfile.exists(path):
         return [], "is missing" if _files_by_checkpoint(model_dir) else None

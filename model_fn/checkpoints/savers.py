@@ -1,4 +1,4 @@
-"""Savers and scaffolds: what of a graph is saved, and what is restored into it."""
+"""Savers and scaffolds: which variables of a graph are saved, and which are restored."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def explained_errors(folder: str, *, kept: str = "") -> Iterator[None]:
     threading.excepthook = hook
     try:
         yield
-    # It says already what is wrong, and its text may contain the words of a write error.
+    # A `RunError` says already what is wrong; its text may contain the words of a write error.
     except RunError:
         raise
     except WRITE_ERRORS as error:

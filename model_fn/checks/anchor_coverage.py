@@ -145,7 +145,7 @@ def measure(
         num_anchors=best["num_anchors"],
         below=below,
         reasons=_reasons(pixels, below, shapes, threshold or 0.0),
-        # Sizes and shapes are those of the first input size.
+        # Sizes and shapes belong to the first input size.
         maps=[
             _with_ious(level, best["iou"][best["map"] == number])
             for number, level in enumerate(first.maps)
@@ -215,7 +215,7 @@ def _anchors_of_first_stage(
     counts = [rows * columns * number for (rows, columns), number in zip(sizes, numbers)]
     rows_of_anchors = kept if rpn.drops_crossing else np.arange(sum(counts))
     ends = np.searchsorted(rows_of_anchors, np.cumsum(counts))[:-1]
-    # Not those of the anchors: clipping makes shapes that fit no box elsewhere.
+    # Not the shapes of the anchors: clipped ones fit no box elsewhere.
     everywhere = np.asarray(generator.generate([(1, 1)] * len(sizes), (1, 1)))
     candidates = np.split(anchors, ends)
     if not rpn.drops_crossing:

@@ -180,7 +180,7 @@ def _coverage(
     names: Mapping[int, str],
     progress: bool,
 ) -> Tuple[Optional[Coverage], List[Problem]]:
-    """The first reader's boxes against the anchors; None where there is nothing to compare."""
+    """The first reader's boxes against the anchors; None if there is nothing to compare."""
     columns, num_channels = None, 3
     if scans:
         columns, policy = scans[0].columns, plans[0].policy
@@ -205,7 +205,7 @@ def coverage_of(
     progress: bool = True,
     map_sizes: Optional[anchor_coverage.MapSizes] = None,
 ) -> Optional[Coverage]:
-    """Boxes against the anchors of a model; None where one of both is missing.
+    """Boxes against the anchors of a model; None if either is missing.
 
     `map_sizes` is as in `anchor_coverage.measure`.
     """

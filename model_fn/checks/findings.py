@@ -17,7 +17,7 @@ from model_fn.evaluation.readers import evaluation_folder
 from model_fn.events import PROGRESS_FILE
 
 LOSS = "Loss/total_loss"
-OVERFITTING = 2.0  # an evaluation's loss over that of training, which augmentation increases
+OVERFITTING = 2.0  # loss of an evaluation over the loss of training, which augmentation increases
 NUM_REPORTS = 5  # lines of progress; their median is the loss of training
 GOOD_PRECISION = 0.3  # the best class's average precision, below which nothing is learnt yet
 WEAK = 0.2  # share of the best class's average precision

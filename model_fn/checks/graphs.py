@@ -32,7 +32,7 @@ CONTEXT = (schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE)
 
 
 class Graphs(NamedTuple):
-    """Findings of `examine`; the numbers are those of training, 0 if its graph cannot be built."""
+    """Findings of `examine`; the numbers are of training, 0 if its graph cannot be built."""
 
     memory: Optional[Memory]
     warm_start: Optional[warm_start.RestoreTable]

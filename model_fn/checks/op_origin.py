@@ -33,7 +33,7 @@ def origin_of(
 ) -> Origin:
     """The innermost line of ours that made an operation, and the field to change.
 
-    For a gradient, those of the operation it is the gradient of.
+    For a gradient, the names of the operation it is the gradient of.
     """
     frames = _own_frames(forward_operation(operation))
     location = "{}:{}, in {}".format(*frames[0]) if frames else ""

@@ -1,4 +1,4 @@
-"""A configuration under check, with what is read and built of it for all checks."""
+"""A configuration under check, with the files and graphs that all checks share."""
 
 from __future__ import annotations
 

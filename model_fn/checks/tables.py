@@ -118,7 +118,7 @@ def examples(shown: Sequence[str], total: int) -> List[str]:
 
 
 def at_most(lines: Sequence[str], most: int, nouns: str) -> List[str]:
-    """The first `most` lines of a summary, the last of which counts those that are left out."""
+    """The first `most` lines of a summary; the last one counts the lines that are left out."""
     if len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"… and {len(lines) - most + 1:,} more {nouns}"]

@@ -1,4 +1,4 @@
-"""Builds the step of one TPU core without a TPU and finds what its compiler would refuse.
+"""Builds the step of one TPU core without a TPU and finds operations its compiler would refuse.
 
 A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
 operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
@@ -111,7 +111,7 @@ def build_core_graph(
 
 
 def core_operations(graph: tf.Graph) -> Iterator[tf.Operation]:
-    """Every operation that would run on a core, those of functions and loops included."""
+    """Every operation that would run on a core, also inside of functions and loops."""
     seen: Set[str] = set()
     waiting = [op for op in graph.get_operations() if _IN_CORE in op.node_def.attr]
     while waiting:

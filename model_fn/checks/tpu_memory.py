@@ -64,14 +64,14 @@ class CoreMemory(NamedTuple):
     images: int  # per core, of the graph that was measured
 
     def total(self, images: Optional[int] = None) -> int:
-        """Bytes at a number of images a core, by default that of the graph."""
+        """Bytes at a number of images a core, by default as in the graph."""
         count = images or self.images
         alive = 2 * self._size(self.largest, count) if self.largest else 0
         infeed = 2 * sum(self._size(block, count) for block in self.batch)
         return self.variables + self.gradients + self.activations(count) + alive + infeed
 
     def activations(self, images: Optional[int] = None) -> int:
-        """Bytes of what is kept for the backward pass, by default for the graph's images a core."""
+        """Bytes that are kept for the backward pass, by default for the graph's images a core."""
         return sum(self._size(block, images or self.images) for block in self.kept)
 
     def fitting(self, core_bytes: int) -> int:
@@ -108,7 +108,7 @@ def padded_size(shape: Tuple[int, ...], convolved: bool) -> int:
 def estimate(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, images_per_core: int
 ) -> CoreMemory:
-    """Builds the step of one core and measures what it keeps; the size of inputs must be static."""
+    """Builds the step of one core and measures its memory; the size of inputs must be static."""
     config = without_files(pipeline_config)
     core = tpu_graph.build_core_graph(config, estimator.ModeKeys.TRAIN, images_per_core)
     raise_errors(core.problems)

@@ -1,4 +1,4 @@
-"""Compiles a core's step with XLA for CPU, as a check besides that of the graph."""
+"""Compiles a core's step with XLA for CPU, beside the check of its graph."""
 
 from __future__ import annotations
 

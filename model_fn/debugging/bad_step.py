@@ -162,7 +162,7 @@ def _save_batch(path: str, batch: Mapping[str, np.ndarray]) -> None:
 
 
 def _examine_variables(prefix: str, trained: Sequence[str]) -> Tuple[List[str], Norms]:
-    """Names of all that are not finite, and the largest of those that are trained."""
+    """Names of all that are not finite, and the largest trained variables."""
     reader = tf1.train.load_checkpoint(prefix)
     bad: List[str] = []
     largest: Norms = []

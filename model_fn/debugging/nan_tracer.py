@@ -18,7 +18,7 @@ _NUM_RESULTS = {"FusedBatchNorm": 3, "FusedBatchNormV2": 3, "FusedBatchNormV3": 
 
 @dataclasses.dataclass(frozen=True)
 class FirstNonFinite:
-    """The first tensor that went bad, of those that the bad result came from."""
+    """The first tensor that went bad among the sources of the bad result."""
 
     tensor: str
     operation: str  # its type, e.g. "Conv2D"

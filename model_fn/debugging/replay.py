@@ -78,8 +78,8 @@ def replay(
 ) -> Replay:
     """Runs the step of a folder again, on one batch, and stops where it is not finite.
 
-    A graph of its own is built from the configuration, so that options may differ from those of the
-    training; its fine-tuning checkpoint is ignored. Random operations, such as dropout, draw other
+    A graph of its own is built from the configuration, whose options may differ from the training;
+    its fine-tuning checkpoint is ignored. Random operations, such as dropout, draw other
     numbers.
     """
     batch = load_batch(folder)

@@ -28,7 +28,7 @@ from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import GridCell
 from model_fn.drawing.boxes import rgb
 
-SHUFFLED = 1000  # records of which those to draw are chosen
+SHUFFLED = 1000  # records from which the drawn ones are chosen
 
 
 def find_step(text: str, configured: Sequence[Any]) -> Any:

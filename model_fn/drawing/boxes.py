@@ -19,7 +19,7 @@ MIN_FONT_PIXELS = 10  # smaller letters are not legible
 FONT_SHARE = 1 / 40  # share of the shorter side of the image
 MASK_OPACITY = 0.45  # the object stays visible
 
-# Distinct colours; the colour of a class is that of its number.
+# Distinct colours; the number of a class is the index of its colour.
 _PALETTE = tuple(
     ImageColor.getrgb(f"hsl({round(360 * (i * 0.618034 % 1))}, 90%, {45 + 15 * (i % 2)}%)")
     for i in range(32)

@@ -132,7 +132,7 @@ def svg(panel: Panel) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         FigureCanvasSVG(page).print_svg(buffer, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    # Fonts are those of the page.
+    # The page chooses the fonts.
     text = re.sub(r"<metadata>.*</metadata>|<style .*?</style>|font-family:[^;\"]*;?", "",
                   text[text.index("<svg") :], flags=re.DOTALL)  # fmt: skip
     text = text.replace(TEXT_COLOR, "currentColor")
@@ -300,7 +300,7 @@ def curves(
 
     Args:
         lines: A legend shows their names if there are at most as many as colours.
-        limits: Minimum and maximum of x, then of y; None for those of the lines.
+        limits: Minimum and maximum of x, then of y; by default the limits of the lines.
         legend: Its place, in matplotlib's words.
     """
 

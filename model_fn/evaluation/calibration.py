@@ -341,7 +341,7 @@ def _fit_temperature(
 
 
 class Calibrated(NamedTuple):
-    """A fitted calibration and what it changes."""
+    """A fitted calibration and its effect on the scores."""
 
     config: calibration_pb2.CalibrationConfig
     before: Reliability
@@ -352,7 +352,7 @@ class Calibrated(NamedTuple):
 
 
 def make(kind: str, matches: Matches, scores: FinalScores) -> Calibrated:
-    """Fits a calibration, and measures what it changes; errors are those of `fit`."""
+    """Fits a calibration, and measures its effect; raises the errors of `fit`."""
     every = matches.all_classes_merged()
     config = fit(kind, matches, scores)
     return Calibrated(

@@ -52,7 +52,7 @@ def record(model_dir: str, evaluation: Evaluation) -> None:
 def read(model_dir: str, reader: str, up_to_step: Optional[int] = None) -> List[Evaluation]:
     """The evaluations of a reader so far, in order of steps, the last one of each step.
 
-    Lines of later steps than `up_to_step` are those of a run that was lost or rolled back. A line
+    Lines of steps after `up_to_step` are from a run that was lost or rolled back. A line
     that is cut off, as a killed process leaves it, is skipped with a warning.
     """
     evaluations: Dict[int, Evaluation] = {}

@@ -10,7 +10,7 @@ from estimator_det.console.printing import quoted
 from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 
-TRAINING_DATA = "training_data"  # name of the training reader where it is evaluated on
+TRAINING_DATA = "training_data"  # name of the training reader in an evaluation
 
 
 def named_readers(

@@ -44,7 +44,7 @@ def report(
     *,
     shown: str = TABLE,
 ) -> Evaluation:
-    """Writes and prints what follows from an evaluation.
+    """Writes and prints the results of an evaluation.
 
     Args:
         model: `DetectionModel` proto that made the detections; None if none did.

@@ -37,7 +37,7 @@ class Task(NamedTuple):
     """A process of a cluster."""
 
     type: str  # one of JOBS; "" if the process is the only one
-    number: int  # task.index, among those of its type
+    number: int  # task.index, among the tasks of its type
 
     def __str__(self) -> str:
         return f"{self.type} {self.number}"
@@ -103,7 +103,7 @@ def read_cluster() -> Cluster:
     """The cluster in the environment of this process; `SINGLE` if it has no other task.
 
     A chief whose cluster names no other task is alone, even if evaluators run beside it: their
-    TF_CONFIG names them, that of the chief does not.
+    TF_CONFIG names them, and the TF_CONFIG of the chief does not.
     """
     variable, settings = _read()
     jobs = _jobs(variable, settings)
@@ -179,7 +179,7 @@ def _part(variable: str, settings: Dict[str, Any], name: str) -> Dict[str, Any]:
 
 
 def _jobs(variable: str, settings: Dict[str, Any]) -> Dict[str, List[str]]:
-    """Addresses by job; those of evaluators are checked and left out, for they serve nobody."""
+    """Addresses by job; evaluators are checked and left out, because they serve nobody."""
     jobs: Dict[str, List[str]] = {}
     names: Dict[str, str] = {}  # address -> its field
     for job, tasks in _part(variable, settings, _CLUSTER).items():

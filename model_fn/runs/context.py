@@ -58,7 +58,7 @@ class Hook:
 
 @dataclasses.dataclass(frozen=True)
 class RunContext:
-    """A run: what is trained, where, how, and by which processes."""
+    """A run: its configuration, folder, options and processes."""
 
     config: pipeline_pb2.TrainEvalPipelineConfig
     model_dir: str  # gets checkpoints, events and exports

@@ -338,7 +338,7 @@ def _appearing(
     since = time.monotonic()
     evaluated_at = -math.inf
     while True:
-        over = is_over()  # Before the search: what it finds is the last checkpoint, then.
+        over = is_over()  # Before the search, which then finds the last checkpoint.
         prefix = tf1.train.latest_checkpoint(checkpoint_dir)
         # The time identifies one that replaced a damaged one of the same step.
         newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))

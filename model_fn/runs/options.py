@@ -70,8 +70,8 @@ _UNUSABLE = (
 class LoopOptions:
     """Steps of the TF2 loop: strategy and devices."""
 
-    # One of `STRATEGIES`: a single device, all GPUs of this machine, those of all machines in
-    # TF_CONFIG, those of its workers, which share variables but not steps, or all cores of a TPU.
+    # One of `STRATEGIES`: a single device, all GPUs of this machine, all machines in TF_CONFIG
+    # together, its workers, which share variables but not steps, or all cores of a TPU.
     strategy: str = NONE
     # Devices of this machine that share a batch; None for all GPUs. Where there is no GPU, the
     # number of logical CPUs, by default 1.

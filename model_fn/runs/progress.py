@@ -28,7 +28,7 @@ TPU_REMEDY = (
 
 
 def describe_bad_step(result: StepResult) -> str:
-    """The message for a step of which nothing is saved."""
+    """The message for a bad step that this process does not save."""
     return f"step {result.step + 1}: not finite: {_bad_values(result)}"
 
 
@@ -125,7 +125,7 @@ class TrainingReport(Hook):
         self._step = self._first_step = self._reported = 0
         self._values: Dict[str, float] = {}  # values of the current step
         self._num_taken = 0  # steps of this process
-        self._durations: List[float] = []  # from the end of a step to that of the next
+        self._durations: List[float] = []  # from the end of a step to the end of the next
         self._waits: List[Tuple[float, float]] = []  # for the batch, and of the whole step
         self._started = self._ended = 0.0
 

@@ -61,7 +61,7 @@ def train_and_evaluate(
     Several evaluation readers are all evaluated; the first one decides about exports.
 
     Args:
-        **fields: Fields of `TrainOptions` that replace those of `options`, for example
+        **fields: Fields of `TrainOptions` that replace fields of `options`, for example
             `num_train_steps=1000`.
 
     Returns:
@@ -88,7 +88,7 @@ def train(
 ) -> None:
     """Trains without evaluation, for example if evaluation is a process of its own.
 
-    Arguments and errors are those of `train_and_evaluate`.
+    It has the arguments and errors of `train_and_evaluate`.
     """
     _run(_make_context(config, model_dir, options, fields), evaluates=False)
 

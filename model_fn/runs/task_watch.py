@@ -24,7 +24,7 @@ from model_fn.runs.training_end import TrainingEnd
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two looks at all tasks
-WAIT_SECS = 0.5  # between two looks at what is waited for
+WAIT_SECS = 0.5  # between two looks at a task that is waited for
 _CONNECT_SECS = 2.0
 _EXIT_FAILED = 1  # the exit code of every other `RunError`
 

@@ -124,7 +124,7 @@ def copy_folder(source: str, target: str) -> None:
 
 
 def find_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Optional[str]:
-    """The first existing label map of the configuration's readers, those of evaluation first."""
+    """The first existing label map of the configuration's readers, evaluation readers first."""
     return next((path for path in _label_maps(pipeline_config) if tf.io.gfile.exists(path)), None)
 
 

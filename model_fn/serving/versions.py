@@ -1,4 +1,4 @@
-"""Versions of a served model: folders with numbers, the highest of which a server loads."""
+"""Versions of a served model: folders named by numbers. A server loads the highest."""
 
 from __future__ import annotations
 

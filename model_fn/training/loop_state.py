@@ -85,7 +85,7 @@ def first_worker_values(
 def optimizer_variables(
     optimizer: Any, config: optimizer_pb2.Optimizer, trained: Sequence[tf.Variable]
 ) -> Dict[str, Any]:
-    """Variables of an optimizer by an Estimator's names: slots, and those that exist once."""
+    """Variables of an optimizer by an Estimator's names: slots, and variables that exist once."""
     suffixes, names = state_names(config)
     others = shared_state(optimizer)
     named = {name: others[name] for name in names}

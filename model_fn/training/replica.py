@@ -28,7 +28,7 @@ from model_fn.training.train_op import (
 
 
 class Sums(NamedTuple):
-    """Losses of a part of the batch, so that those of all parts can be added up.
+    """Losses of a part of the batch, in a form that can be summed over parts.
 
     Terms with the same divisor form a group. Terms without a divisor are the last group, with a
     divisor of 1.
@@ -128,7 +128,7 @@ class Replica(tf.Module):
         Args:
             features, labels: This replica's images, by keys of `inputs.schema`.
             scale: float32 scalar, factor of the loss in the backward pass alone.
-            stops: float32 [2], 1 where this worker wants to stop, and where it got a signal.
+            stops: float32 [2], 1 if this worker wants to stop, and 1 if it got a signal.
         """
         context = tf.distribute.get_replica_context()
         statistics = self.non_trainable_variables

@@ -57,7 +57,7 @@ def _manual_steps(
 ) -> tf.Tensor:
     """Piecewise constant; each rate of the schedule holds from its step on.
 
-    With `warmup`, the rate rises linearly from the initial one at step 0 to that of the first
+    With `warmup`, the rate rises linearly from the initial rate at step 0 to the rate of the first
     entry.
     """
     boundaries = [entry.step for entry in config.schedule]

@@ -164,7 +164,7 @@ def with_total(terms: Tensors, penalties: Sequence[tf.Tensor] = ()) -> Tensors:
 
 
 def reported_scalars(losses: Tensors, learning_rate: tf.Tensor, norm: tf.Tensor) -> Tensors:
-    """Scalars of a step's report; `norm` is that of the gradients before clipping."""
+    """Scalars of a step's report, with the `norm` of the gradients before clipping."""
     return {**losses, LEARNING_RATE: learning_rate, GRADIENT_NORM: norm}
 
 
@@ -176,7 +176,7 @@ def make_train_step(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     num_replicas: Optional[int] = None,
 ) -> TrainStep:
-    """The step that follows a forward pass, with `detector.updates()` among what it runs.
+    """The step after a forward pass; it runs `detector.updates()`, too.
 
     Initial values of variables must be settled before: moving averages start at them.
 

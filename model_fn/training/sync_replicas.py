@@ -19,7 +19,7 @@ from model_fn.training.optimizers import OptimizerWrapper
 
 _MOST_STARTS = 1_000_000  # starts of chiefs, at most
 _POLL_SECS = 0.2  # between two looks at whether the run is to stop
-# The session was closed, or the parameter server was lost, of which the main thread hears as well.
+# The session was closed, or the parameter server was lost; the main thread gets the error, too.
 _SESSION_ENDED = (
     RuntimeError, tf.errors.CancelledError, tf.errors.AbortedError, tf.errors.UnavailableError,
 )  # fmt: skip
@@ -104,8 +104,8 @@ class SyncReplicasHook(tf1.train.SessionRunHook):
             session.run(self._first_tokens if is_first else self._tokens)
             targets.append(self._apply_means)
         for target in targets:
-            # Not threads of the coordinator, which would wait for them: the end of the session
-            # ends what they do.
+            # Not threads of the coordinator, which would wait for them: the end of the session ends
+            # them.
             threading.Thread(target=target, args=(session, coord), daemon=True).start()
 
     def end(self, session: tf1.Session) -> None:

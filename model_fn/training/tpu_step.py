@@ -21,7 +21,7 @@ from model_fn.training.step import TOTAL_LOSS, Forward, Tensors, reported_scalar
 STEP = "global_step"
 FILE_SUFFIX = ".tpu"
 _NOTHING_YET = -1.0
-TILE = 8  # TPUs pad a dimension of what they compute on to a multiple of this
+TILE = 8  # TPUs pad a dimension of tensors to a multiple of this
 LEAST_STATISTICS = 8  # images, below which batch norm's statistics are mostly noise
 
 
@@ -73,14 +73,14 @@ def make_core_step(
     *,
     is_on_core: bool,
 ) -> Tuple[tf.Tensor, Tensors]:
-    """The train op of a core and what it reports: losses, learning rate, gradient norm.
+    """The train op of a core and its report: losses, learning rate, gradient norm.
 
     The step is taken even if its numbers are not finite: one core cannot hold back the others.
     `is_on_core` is false in a rehearsal.
     """
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
-    # Its gradients are the core's share of those of the whole batch.
+    # Its gradients are the core's share of the gradients of the whole batch.
     sharing = tf1.tpu.CrossShardOptimizer(optimizer) if is_on_core else optimizer
     with tf.control_dependencies(list(detector.updates())):
         loss = tf.identity(forward_pass.losses[TOTAL_LOSS])

@@ -165,7 +165,7 @@ def gradients_of(
     train_config: train_pb2.TrainConfig,
     variables: Sequence[tf.Variable],
 ) -> GradientsAndVariables:
-    """Gradients of variables that the loss reaches, those of biases multiplied as configured."""
+    """Gradients of variables that the loss reaches; gradients of biases are multiplied."""
     # Gates protect what reads a variable in place; resource variables are read by value.
     computed = optimizer.compute_gradients(
         loss, list(variables), gate_gradients=tf1.train.Optimizer.GATE_NONE

@@ -366,7 +366,7 @@ def _remedy(table: RestoreTable, stored: Collection[str], wanted: Collection[str
 def initialize_from(table: RestoreTable) -> None:
     """Makes the restored variables start at the checkpoint's values.
 
-    So do their moving averages, if the graph has them already, as that of a TPU does.
+    So do their moving averages, if the graph has them already, as the graph of a TPU does.
     """
     existing = {variable.op.name: variable for variable in tf1.global_variables()}
     averages = {

@@ -266,7 +266,7 @@ def _wanted_mask(file: DetectionFile, fields: Mapping[str, Any]) -> Optional[Run
 
 
 def read_detections(path: str, class_names: Mapping[int, str], wanted: Wanted) -> DetectionFile:
-    """The detections of a local or remote file; `class_names` are those of the label map."""
+    """The detections of a local or remote file; `class_names` are from the label map."""
     detection_file = DetectionFile(path, class_names, wanted)
     faults: List[str] = []
     for number, value in enumerate(_values(path), 1):

@@ -54,7 +54,7 @@ class LvisBoxMetrics(CocoBoxMetrics):
             self._add_all({f"AP{frequency}": SUMMARIES["AP"]}, "", columns, scope)
 
     def add(self, batch: EvaluatedBatch) -> None:
-        """Adds one batch of arrays; without lists of classes, those of the groundtruth count."""
+        """Adds a batch of arrays; without lists of classes, classes of the groundtruth count."""
         for image in batch.images():
             classes = image.detection_classes
             counts = has_class(image.verified_negatives, classes) | np.isin(classes, image.classes)
@@ -66,7 +66,7 @@ class LvisBoxMetrics(CocoBoxMetrics):
 
 
 class LvisMaskMetrics(LvisBoxMetrics):
-    """The same of masks; arguments are those of `LvisBoxMetrics`."""
+    """The same for masks, with the arguments of `LvisBoxMetrics`."""
 
     prefix = "DetectionMasks_"
     needs = frozenset({"masks"})

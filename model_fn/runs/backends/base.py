@@ -58,7 +58,7 @@ class Backend(abc.ABC):
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
     ) -> Callable[..., Any]:
-        """Builds the input function of training; the cursors are those of `position_files`."""
+        """Builds the input function of training, with a cursor for each of `position_files`."""
 
     @abc.abstractmethod
     def train(

@@ -67,7 +67,7 @@ class _WorkerSteps:
         self._numbers = self._pool.create_on_workers(tf.constant, tf.TensorSpec([], tf.int32))
 
     def _dataset(self, number: int) -> Any:
-        """A function that runs on a worker: its dataset, from where its data are now."""
+        """A function that runs on a worker: its dataset, from its position in the data on."""
 
         def worker_dataset(context: Any) -> tf.data.Dataset:
             # In TensorFlow's context each worker is the only one.
@@ -181,8 +181,8 @@ class CoordinatorBackend(LoopBackend):
     def _steps_of_workers(self, steps: _WorkerSteps, num_steps: int) -> List[_WorkerOutcome]:
         """Returns steps in the order in which they ended; fewer if training is to stop.
 
-        None runs any more at the return, so that what is saved then belongs together. If none ends
-        for too long, the process does.
+        No step runs any more at the return, so that a checkpoint saved then is whole. If no step
+        ends for too long, the process ends.
         """
         running: List[Any] = []
         results: List[_WorkerOutcome] = []

@@ -26,7 +26,7 @@ from model_fn.training.step import TrainStep
 
 
 class HookAdapter(tf1.train.SessionRunHook):
-    """The training of an Estimator: turns what its session does into calls of hooks.
+    """The training of an Estimator: its session calls our hooks.
 
     Args:
         model_fn: The Estimator's, which has built the graph when the session begins.

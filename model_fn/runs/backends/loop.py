@@ -300,7 +300,7 @@ class LoopBackend(Backend):
 
 
 def _for_tpu(context: RunContext, loop: LoopOptions, num_cores: int) -> RunContext:
-    """The run with whole batches; warns of what slows a TPU down, and refuses what it cannot."""
+    """The run with whole batches; warns of settings that slow a TPU, and refuses others."""
     config = static_batches(context.config)
     for finding in roles.check_tpu(
         config, context.model_dir, TpuOptions(loop.tpu_name, num_shards=num_cores)

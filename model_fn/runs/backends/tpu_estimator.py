@@ -134,14 +134,14 @@ def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext
     if context is None:
         return None
     _, index, count, _ = context.current_input_fn_deployment()
-    # One replica: the batch size is that of a core already.
+    # One replica: the batch size is already for one core.
     return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
 
 
 class _TpuAdapter(HookAdapter):
     """Calls hooks after each loop on the TPU; in a rehearsal, after each step.
 
-    The scalars are those of the last step that arrived at the host.
+    The scalars belong to the last step that arrived at the host.
 
     Args:
         restore_loops: Called when the graph is built, before its session runs.

@@ -69,7 +69,7 @@ def _listening(cluster: Cluster) -> socket.socket:
 
 
 def _accept_all(server: socket.socket) -> None:
-    """Empties the queue of connections, which are refused where it is full."""
+    """Empties the queue of connections; a full queue would refuse the next one."""
     with contextlib.suppress(BlockingIOError):
         while True:
             server.accept()[0].close()
