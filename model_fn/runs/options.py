@@ -48,6 +48,10 @@ def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
         raise UsageError(f"{field} is {value!r}; give one of {', '.join(allowed)}")
 
 
+_TPU_NAMES = (
+    f"the name of a Cloud TPU, {LOCAL!r} on the TPU's own machine, or an address such as "
+    "grpc://10.0.0.2:8470"
+)
 # Options, the strategies that have no use for them, and why.
 _UNUSABLE = (
     *((field, (NONE, MIRRORED, *MULTI_MACHINE_STRATEGIES), "has no TPU") for field in TPU_FIELDS),
@@ -99,10 +103,7 @@ class LoopOptions:
             what = f"is {self.num_replicas}, and strategy {NONE!r} has one"
             raise UsageError(f"num_replicas {what}; give strategy {MIRRORED!r}")
         if self.strategy == TPU and not self.tpu_name:
-            raise UsageError(
-                f"strategy {TPU!r} needs tpu_name: the name of a Cloud TPU, {LOCAL!r} on the TPU's "
-                "own machine, or an address such as grpc://10.0.0.2:8470"
-            )
+            raise UsageError(f"strategy {TPU!r} needs tpu_name: {_TPU_NAMES}")
         if self.tpu_name and (self.tpu_name == LOCAL or "://" in self.tpu_name):
             for field in ("tpu_zone", "gcp_project"):
                 if getattr(self, field):
@@ -129,8 +130,7 @@ class TpuOptions:
     def __post_init__(self) -> None:
         if not self.name and not self.rehearses:
             raise UsageError(
-                "a run on TPU needs the TPU's name: that of a Cloud TPU, 'local' on the TPU's own "
-                "machine, or an address such as grpc://10.0.0.2:8470. Without a TPU, rehearse"
+                f"a run on TPU needs the TPU's name: {_TPU_NAMES}. Without a TPU, rehearse"
             )
         _check_at_least(1, self, "num_shards", "iterations_per_loop")
 

@@ -45,6 +45,14 @@ def tpu_lookup_errors(
         ) from error
 
 
+def unreachable(name: Optional[str], reason: str) -> NoTpuError:
+    """The error for a TPU without cores."""
+    return NoTpuError(
+        f"TPU {name!r} has no cores that this machine can reach: {reason}. Is it running, and is "
+        "this its network? To rehearse a training by TPUEstimator without a TPU: --rehearse_tpu"
+    )
+
+
 def make_resolver(name: Optional[str], zone: Optional[str], project: Optional[str]) -> Any:
     """TensorFlow's resolver of a TPU; called inside of `tpu_lookup_errors`."""
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name, zone=zone, project=project)
@@ -123,11 +131,7 @@ def _tpu(loop: LoopOptions) -> Any:
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
-        raise NoTpuError(
-            f"TPU {name!r} has no cores that this machine can reach: {failures.reason(error)}. "
-            "Is it running, and is this its network? To rehearse a training by TPUEstimator "
-            "without a TPU: --rehearse_tpu in place of --strategy"
-        ) from error
+        raise unreachable(name, failures.reason(error)) from error
 
 
 def _multi_worker(members: Cluster, task_timeout_secs: float) -> Any:

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
-from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError
+from estimator_det.errors import ConfigError, NotFiniteLossError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.bad_records.log import FaultLog
@@ -97,10 +97,7 @@ def explained(tpu: TpuOptions) -> Iterator[None]:
     except (RuntimeError, ValueError) as error:
         if not failures.lacks_tpu(error):
             raise
-        raise NoTpuError(
-            f"TPU {tpu.name!r} has no cores that this machine can reach. Is it running, and "
-            "this its network? To try the run without one, rehearse it: --rehearse_tpu"
-        ) from error
+        raise strategies.unreachable(tpu.name, str(error)) from error
 
 
 def make_tpu_input_fn(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.errors import ConfigError, NotFiniteLossError, UsageError
+from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError, UsageError
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn import model_fn
@@ -253,7 +253,7 @@ def test_unfit_configurations_are_refused_with_the_edit(tmp_path):
 def test_a_missing_tpu_is_told(tmp_path):
     on_tpu = TpuOptions(name="local", num_shards=2)
     runner = _estimator(tmp_path, _config(), on_tpu)
-    refused = pytest.raises(tpu.NoTpuError, match="no cores that this machine can reach")
+    refused = pytest.raises(NoTpuError, match="no cores that this machine can reach")
     with refused, tpu.explained(on_tpu):
         runner.train(tpu.make_tpu_input_fn(_input_fn), max_steps=1)
     diverged = pytest.raises(NotFiniteLossError, match=r"loop of 100 steps: Box/weights\. Lower")
