@@ -140,16 +140,6 @@ def checkpoint_type(train_config: train_pb2.TrainConfig) -> str:
     return train_config.fine_tune_checkpoint_type or older
 
 
-def restore_table(
-    path: str,
-    variables: Dict[str, tf.Variable],
-    backbone: Collection[tf.Variable] = (),
-    model: Optional[model_pb2.DetectionModel] = None,
-) -> RestoreTable:
-    """Compares variables by checkpoint name with the checkpoint at `path` (prefix or folder)."""
-    return _compare(_whole_checkpoint(path), variables, backbone, model)
-
-
 def _whole_checkpoint(path: str) -> str:
     try:
         prefix = find_checkpoint(path)
