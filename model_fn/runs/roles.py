@@ -104,14 +104,8 @@ def check_loop(
             "is not supported yet by the TF2 loop",
             "Leave --strategy out, or train in float (--set graph_rewriter=null)",
         )
-    num_epochs = pipeline_config.train_input_reader.num_epochs
-    if loop.strategy in MULTI_MACHINE_STRATEGIES and num_epochs:
-        raise ConfigError.at(
-            "train_input_reader.num_epochs",
-            f"is {num_epochs}: with strategy {loop.strategy!r} data do not end, for "
-            "the parts of the workers would end at different steps",
-            "Set it to 0, and the end of training by train_config.num_steps",
-        )
+    if loop.strategy in MULTI_MACHINE_STRATEGIES:
+        _check_endless(pipeline_config, f"with strategy {loop.strategy!r}")
     if loop.strategy == SERVER_STRATEGY and pipeline_config.train_config.sync_replicas:
         raise ConfigError.at(
             "train_config.sync_replicas",
@@ -185,10 +179,16 @@ def _check_estimator_cluster(context: RunContext) -> None:
             "tf_data_service does not work in a cluster yet, whose tasks divide the records among "
             "them. Remove it, or train without a cluster"
         )
-    if context.config.train_input_reader.num_epochs:
+    _check_endless(context.config, "in a cluster")
+
+
+def _check_endless(config: pipeline_pb2.TrainEvalPipelineConfig, place: str) -> None:
+    num_epochs = config.train_input_reader.num_epochs
+    if num_epochs:
         raise ConfigError.at(
             "train_input_reader.num_epochs",
-            "in a cluster data do not end, for the workers would end at different steps",
+            f"is {num_epochs}: {place} data do not end, for the parts of the workers would end at "
+            "different steps",
             "Set it to 0, and the end of training by train_config.num_steps",
         )
 
