@@ -24,7 +24,7 @@ import numpy as np
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
-from estimator_det.detectors.base import Context, TrainableDetector, make_detector
+from estimator_det.detectors.base import Context, TrainableDetector, build_detector
 from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
@@ -201,7 +201,7 @@ def restored_network(
     thresholds = options.thresholds
     if thresholds is not None:
         score_thresholds.check(thresholds, pipeline_config.model)
-    detector = make_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
+    detector = build_detector(pipeline_config.model, False, pipeline_config.graph_rewriter)
     with tf.Graph().as_default() as graph:
         built, definitions = _build_signatures(detector, pipeline_config, options, label_map)
         graph_def = graph.as_graph_def()

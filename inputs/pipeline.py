@@ -20,8 +20,7 @@ from estimator_det.compat import tf
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape, predicts_masks, readers
 from estimator_det.config.field_rules import no_effect
-from estimator_det.config.paths import named_paths
-from estimator_det.config.rules import check, rules
+from estimator_det.config.rules import check, require, rules
 from estimator_det.errors import ConfigError, Problem, error, raise_errors, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
@@ -100,8 +99,25 @@ def create_train_input_fn(
         for settings that contradict each other, or for compressed files if `runs_elsewhere`, and
         FileNotFoundError if an input path matches nothing.
     """
+    require(pipeline_config, *_model_fields(pipeline_config), TRAIN_READER, *_TRAIN_FIELDS)
+    return build_train_input_fn(pipeline_config, preprocess, seed, fault_log, **options)
+
+
+def _model_fields(config: pipeline_pb2.TrainEvalPipelineConfig) -> Tuple[str, ...]:
+    """Fields of the model that its input uses."""
+    kind = config.model.WhichOneof("model")
+    return (f"model.{kind}.num_classes", f"model.{kind}.image_resizer") if kind else ("model",)
+
+
+def build_train_input_fn(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    preprocess: Preprocess,
+    seed: Optional[int] = None,
+    fault_log: Optional[FaultLog] = None,
+    **options: Any,
+) -> InputFn:
+    """`create_train_input_fn` of a configuration without errors."""
     run = TrainInputOptions(**options)
-    _refuse(pipeline_config, TRAIN_READER, *_TRAIN_FIELDS)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
@@ -137,17 +153,6 @@ def create_train_input_fn(
         return _batches(examples, order, fault_log, run, predicts_masks(pipeline_config.model))
 
     return input_fn
-
-
-def _refuse(config: pipeline_pb2.TrainEvalPipelineConfig, *parts: str) -> None:
-    """Raises the errors in the parts of a configuration that make an input."""
-    files = {field for field, _ in named_paths(config)}  # their errors show when they are read
-    raise_errors(
-        problem
-        for problem in check(config)
-        if problem.field not in files
-        and (problem.field == "model" or problem.field.startswith(parts))
-    )
 
 
 @rules(pipeline_pb2.TrainEvalPipelineConfig)
@@ -219,15 +224,26 @@ def create_eval_input_fn(
             None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.
     """
-    evaluation = pipeline_config.eval_config
     if input_config is None:
         if not pipeline_config.eval_input_reader:
             raise ConfigError.at("eval_input_reader", "is missing", "add one to evaluate")
         input_config = pipeline_config.eval_input_reader[0]
-    reader: input_reader_pb2.InputReader = input_config
+    require(pipeline_config, *_model_fields(pipeline_config), "eval_config.batch_size")
+    path, model = _evaluated_path(input_config, pipeline_config), pipeline_config.model
+    raise_errors([*check(input_config, path), *_check_context(input_config, model, path)])
+    return build_eval_input_fn(pipeline_config, preprocess, input_config, sample_1_of_n, fault_log)
+
+
+def build_eval_input_fn(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    preprocess: Preprocess,
+    reader: input_reader_pb2.InputReader,
+    sample_1_of_n: Optional[int] = None,
+    fault_log: Optional[FaultLog] = None,
+) -> InputFn:
+    """`create_eval_input_fn` of a configuration and a reader without errors."""
+    evaluation = pipeline_config.eval_config
     path = _evaluated_path(reader, pipeline_config)
-    _refuse(pipeline_config, "eval_config.batch_size")
-    raise_errors([*check(reader, path), *_check_context(reader, pipeline_config.model, path)])
     passes = 1 if path == TRAIN_READER else max(reader.num_epochs, 1)
     every = reader.sample_1_of_n_examples if sample_1_of_n is None else sample_1_of_n
     read_once = copy.deepcopy(reader)

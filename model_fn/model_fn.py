@@ -6,11 +6,12 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import with_static_shapes
+from estimator_det.config.rules import require
 from estimator_det.detectors.base import (
     BatchDetections,
     Groundtruth,
     TrainableDetector,
-    make_detector,
+    build_detector,
 )
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
@@ -48,7 +49,23 @@ class BuiltTraining(NamedTuple):
 
 
 class ModelFn:
-    """The `model_fn` of a pipeline configuration, see `create_model_fn`.
+    """The `model_fn` of a pipeline configuration without errors.
+
+    It takes features and labels under the keys of `inputs.schema`, and returns a
+    `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
+    An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants, if
+    they are not too many, which makes each image a third faster.
+
+    Args:
+        use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if it builds a
+            step for a TPU's core. By default, training and prediction are for a core, and
+            evaluation is not. A training step that is not for a core is a rehearsal: the same
+            without the sums over cores.
+        label_map: Names the categories of an evaluation. By default the one that
+            `eval_input_reader` names is read, when an evaluation is built.
+        compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
+            TPU `train_config.use_bfloat16` says it.
+        stop: The run's `Stop`, which ends a step that waits for other workers; None without a run.
 
     Attributes:
         built: Parts of the last training that was built; None if there was none.
@@ -59,10 +76,10 @@ class ModelFn:
         self,
         pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
         *,
-        use_tpu: bool,
-        label_map: Optional[LabelMap],
-        compute_dtype: tf.DType,
-        stop: Any,
+        use_tpu: bool = False,
+        label_map: Optional[LabelMap] = None,
+        compute_dtype: tf.DType = tf.float32,
+        stop: Any = None,
     ) -> None:
         self._config, self._use_tpu, self._label_map = pipeline_config, use_tpu, label_map
         self._compute_dtype, self._stop = compute_dtype, stop
@@ -165,38 +182,15 @@ class ModelFn:
 
 
 def create_model_fn(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-    *,
-    use_tpu: bool = False,
-    label_map: Optional[LabelMap] = None,
-    compute_dtype: tf.DType = tf.float32,
-    stop: Any = None,
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, **options: Any
 ) -> ModelFn:
-    """The `model_fn` of a pipeline configuration.
-
-    It takes features and labels under the keys of `inputs.schema`, and returns a
-    `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
-    An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants, if
-    they are not too many, which makes each image a third faster.
+    """Checks a pipeline configuration, and returns its `model_fn`.
 
     Args:
-        use_tpu: The function is for a `TPUEstimator`, which sets `params["use_tpu"]` if it builds a
-            step for a TPU's core. By default, training and prediction are for a core, and
-            evaluation is not. A training step that is not for a core is a rehearsal: the same
-            without the sums over cores.
-        label_map: Names the categories of an evaluation. By default the one that
-            `eval_input_reader` names is read, when an evaluation is built.
-        compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
-            TPU `train_config.use_bfloat16` says it.
-        stop: The run's `Stop`, which ends a step that waits for other workers; None without a run.
+        **options: More arguments of `ModelFn`.
     """
-    return ModelFn(
-        pipeline_config,
-        use_tpu=use_tpu,
-        label_map=label_map,
-        compute_dtype=compute_dtype,
-        stop=stop,
-    )
+    require(pipeline_config, "model", "graph_rewriter")
+    return ModelFn(pipeline_config, **options)
 
 
 def _forward(
@@ -207,7 +201,7 @@ def _forward(
 ) -> Tuple[TrainableDetector, step.Forward, Optional[warm_start.RestoreTable]]:
     """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
     train_config = pipeline_config.train_config
-    detector = make_detector(model, True, pipeline_config.graph_rewriter)
+    detector = build_detector(model, True, pipeline_config.graph_rewriter)
     forward = step.forward(
         detector,
         batch.features,
@@ -310,7 +304,7 @@ def _detect(
     """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model
-    detector = make_detector(model, False, pipeline_config.graph_rewriter)
+    detector = build_detector(model, False, pipeline_config.graph_rewriter)
     dtype = _type_on_core(pipeline_config.train_config, is_on_core)
     predictions = step.predict(detector, batch.features, compute_dtype=dtype)
     true_shapes = batch.features[schema.TRUE_IMAGE_SHAPE]

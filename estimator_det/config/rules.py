@@ -16,7 +16,9 @@ A rule that holds on a TPU only is registered with `target="tpu"`, and takes a `
     @rules(train_pb2.TrainConfig, target="tpu")
     def _check_shards(config: TrainConfig, at: str, tpu: Tpu) -> Iterator[Problem]:
 
-`check` runs where a configuration enters. Components trust what they get and check nothing.
+`check` runs where a configuration enters: in programs, which print all problems, and by `require`
+in functions of the library (`make_detector`, `create_train_input_fn`, `train_and_evaluate`, …).
+Both then call functions that trust what they get (`build_detector`, `ModelFn`, `runner.run`, …).
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from google.protobuf.message import Message
 from estimator_det.config.field_rules import check_on_tpu, check_use, check_value
 from estimator_det.config.registry import CHOOSERS, Registry
 from estimator_det.config.text import entries, is_map, is_repeated, values_of
-from estimator_det.errors import Problem, error
+from estimator_det.errors import Problem, error, raise_errors
 
 Rule = Callable[..., Iterable[Problem]]
 RuleT = TypeVar("RuleT", bound=Rule)
@@ -124,6 +126,11 @@ def check_tpu(
     if is_set:
         for rule in _RULES["tpu", message.DESCRIPTOR.full_name]:
             yield from rule(message, at, tpu)
+
+
+def require(config: Message, *parts: str) -> None:
+    """Raises the errors of a configuration, or of parts of it, which are beginnings of paths."""
+    raise_errors(problem for problem in check(config) if problem.field.startswith(parts or ""))
 
 
 class Component(NamedTuple):

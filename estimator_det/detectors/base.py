@@ -29,7 +29,7 @@ from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import multiclass_nms
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.config.rules import check, missing_choice, rules
+from estimator_det.config.rules import check, missing_choice, require, rules
 from estimator_det.errors import Problem, error, raise_errors
 from estimator_det.images.resize import Preprocessor, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
@@ -343,17 +343,26 @@ def make_detector(
     is_training: bool,
     graph_rewriter: Optional[graph_rewriter_pb2.GraphRewriter] = None,
 ) -> TrainableDetector:
-    """Builds a detector, but no graph.
-
-    The `GraphRewriter` message of the pipeline can turn on simulated quantization.
+    """Checks the configuration of a model, and builds its detector; see `build_detector`.
 
     Raises:
         ConfigError: if the model is of an unknown kind, its options conflict or a number is out of
             its range.
     """
     config = pipeline_pb2.TrainEvalPipelineConfig(model=model_config, graph_rewriter=graph_rewriter)
-    parts = ("model", "graph_rewriter")
-    raise_errors(problem for problem in check(config) if problem.field.startswith(parts))
+    require(config, "model", "graph_rewriter")
+    return build_detector(model_config, is_training, graph_rewriter)
+
+
+def build_detector(
+    model_config: model_pb2.DetectionModel,
+    is_training: bool,
+    graph_rewriter: Optional[graph_rewriter_pb2.GraphRewriter] = None,
+) -> TrainableDetector:
+    """Builds a detector, but no graph, from a configuration without errors.
+
+    The `GraphRewriter` message of the pipeline can turn on simulated quantization.
+    """
     detector: TrainableDetector = DETECTORS.make_chosen(model_config, is_training)
     if graph_rewriter is None:
         return detector
@@ -362,7 +371,7 @@ def make_detector(
 
 
 def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
-    """Builds only the preprocessing of a model; ConfigError like `make_detector`."""
+    """Checks the configuration of the preprocessing of a model, and builds it."""
     kind = model_config.WhichOneof("model")
     parts = (f"model.{kind}.image_resizer", f"model.{kind}.feature_extractor")
     raise_errors(  # It needs no other parts, but they must not be absurd.
@@ -370,4 +379,9 @@ def make_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
         for problem in check(model_config, "model")
         if problem.message != "is missing" or problem.field.startswith(parts)
     )
+    return build_preprocessor(model_config)
+
+
+def build_preprocessor(model_config: model_pb2.DetectionModel) -> Preprocessor:
+    """Builds only the preprocessing of a model without errors."""
     return PREPROCESSORS.make_chosen(model_config)

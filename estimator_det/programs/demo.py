@@ -20,7 +20,7 @@ from exporters import Detector, export_saved_model
 from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
 from inputs.datasets import shapes
 from model_fn.runs import runner
-from model_fn.runs.options import EvaluationOptions
+from model_fn.runs.options import EvaluationOptions, TrainOptions
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -128,13 +128,12 @@ def demo_config(
 def _train(
     config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, seed: int
 ) -> Dict[str, float]:
-    metrics = runner.train_and_evaluate(
-        config,
-        model_dir,
+    options = TrainOptions(
         seed=seed,
         evaluation=EvaluationOptions(export_final=False),
         progress_steps=max(config.train_config.num_steps // 20, 1),
     )
+    metrics = runner.run(config, model_dir, options)
     console.print_line(
         f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})"
     )

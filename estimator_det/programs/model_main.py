@@ -86,12 +86,9 @@ def _run(values: flags.FlagValues) -> None:
     console.check_training(config, flag["model_dir"], options)
     from model_fn.runs import runner
 
-    metrics = None
     with _copied_events(flag["model_dir"]):
-        if flag["mode"] == "train":
-            runner.train(config, flag["model_dir"], options)
-        else:
-            metrics = runner.train_and_evaluate(config, flag["model_dir"], options)
+        evaluates = flag["mode"] != "train"
+        metrics = runner.run(config, flag["model_dir"], options, evaluates=evaluates)
     if metrics:
         console.say_metrics("last evaluation:", metrics)
 

@@ -16,7 +16,7 @@ from estimator_det.config import pipeline
 from inputs.machine import has_bfloat16
 from model_fn.runs import runner
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
+from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, TrainOptions
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -70,18 +70,14 @@ def measure(config: pipeline_pb2.TrainEvalPipelineConfig, precision: str = FLOAT
     optimizer = f"train_config.optimizer={{ adam_optimizer {{ {rate} }} }}"
     config = pipeline.apply_overrides(config, [optimizer])
     timer = _Timer()
+    options = TrainOptions(
+        hooks=(timer,), precision=precision, progress=False, num_train_steps=10**6
+    )
     reset_peak_memory()
     logging.disable(logging.WARNING)  # The run is not the user's.
     try:
         with tempfile.TemporaryDirectory() as folder:
-            runner.train(
-                config,
-                folder,
-                hooks=(timer,),
-                precision=precision,
-                progress=False,
-                num_train_steps=10**6,
-            )
+            runner.run(config, folder, options, evaluates=False)
     finally:
         logging.disable(logging.NOTSET)
     seconds, batch_size = _median_step(timer.times), config.train_config.batch_size

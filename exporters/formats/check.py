@@ -8,7 +8,7 @@ import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console import printing
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import build_detector
 from estimator_det.protos import model_pb2, pipeline_pb2, ssd_pb2
 from exporters.formats.base import Tolerance
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
@@ -37,7 +37,7 @@ class CheckpointDetector(LoadedModel):
 
     def __init__(self, config: pipeline_pb2.TrainEvalPipelineConfig, checkpoint: str) -> None:
         super().__init__(checkpoint, {}, "")
-        detector = make_detector(config.model, False, config.graph_rewriter)
+        detector = build_detector(config.model, False, config.graph_rewriter)
         with tf.Graph().as_default() as graph:
             receiver = make_receiver("image_tensor", detector.preprocess)
             _, self._outputs = serve(detector, receiver.inputs, receiver.true_shapes)

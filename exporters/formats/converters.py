@@ -19,7 +19,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 from estimator_det.compat import tf
 from estimator_det.config.derived_models import with_static_shapes
 from estimator_det.config.facts import context_shape
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import build_detector
 from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats.base import ExportFormat, is_quantized, missing_runtime
@@ -43,7 +43,7 @@ def static_outputs(network: RestoredNetwork) -> List[str]:
     Converters know no others. The result is the same.
     """
     config, (receiver, predictions, _) = network.config, network.first
-    detector = make_detector(with_static_shapes(config.model), False, config.graph_rewriter)
+    detector = build_detector(with_static_shapes(config.model), False, config.graph_rewriter)
     if config.model.WhichOneof("model") == "ssd":
         # Static shapes change the suppression only, so that the network is built once.
         detections = detector.postprocess(predictions, receiver.true_shapes)

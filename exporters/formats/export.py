@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from estimator_det import files
 from estimator_det.compat import require_v2_behavior, tf
 from estimator_det.config import pipeline, plugins
+from estimator_det.config.rules import require
 from estimator_det.errors import RunError
 from estimator_det.files import ownership
 from estimator_det.protos import pipeline_pb2
@@ -87,6 +88,7 @@ def export_saved_model(
     Args:
         **fields: Fields of `ExportOptions` that replace those of `options`.
     """
+    require(pipeline_config, "model", "graph_rewriter")
     return export_formats(
         pipeline_config,
         checkpoint_prefix,

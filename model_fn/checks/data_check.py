@@ -12,7 +12,7 @@ from estimator_det.config import facts
 from estimator_det.config.rules import check
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import counted
-from estimator_det.detectors import make_detector
+from estimator_det.detectors import build_detector
 from estimator_det.errors import (
     ConfigError,
     Problem,
@@ -209,7 +209,7 @@ def coverage_of(
 
     `map_sizes` is as in `anchor_coverage.measure`.
     """
-    detector = make_detector(config.model, is_training=True)
+    detector = build_detector(config.model, is_training=True)
     if columns is None or not columns.num_boxes or not anchor_coverage.has_anchors(detector):
         return None
     with progress_bar("anchors", columns.num_images, "images", shown=progress) as advance:

@@ -10,7 +10,7 @@ from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape
 from estimator_det.console.printing import counted
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import build_detector
 from estimator_det.errors import ConfigError, Problem, RunError, error, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.nets.quantization import quantized_scopes
@@ -21,7 +21,7 @@ from model_fn.checks.memory import Memory, training_memory
 from model_fn.checks.subject import CheckedConfig
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics.base import METRICS, make_metrics
-from model_fn.model_fn import create_model_fn
+from model_fn.model_fn import ModelFn
 from model_fn.training import warm_start
 
 ModeKeys = estimator.ModeKeys
@@ -60,7 +60,7 @@ def examine(
     for mode in modes:
         with _errors_among(problems), tf.Graph().as_default():
             tf1.train.get_or_create_global_step()
-            create_model_fn(config, label_map=label_map)(*placeholders(config, mode), mode)
+            ModelFn(config, label_map=label_map)(*placeholders(config, mode), mode)
     return graphs
 
 
@@ -124,8 +124,8 @@ def _examine_training(
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         features, labels = placeholders(config, ModeKeys.TRAIN)
-        detector = make_detector(config.model, True, config.graph_rewriter)
-        create_model_fn(config)(features, labels, ModeKeys.TRAIN)
+        detector = build_detector(config.model, True, config.graph_rewriter)
+        ModelFn(config)(features, labels, ModeKeys.TRAIN)
         table = None
         if train_config.fine_tune_checkpoint:
             table = _table(detector, config.model, train_config, problems)

@@ -19,7 +19,7 @@ from inputs import schema
 from model_fn.checks import xla_check
 from model_fn.checks.graphs import placeholders, without_files
 from model_fn.checks.op_origin import Origin, origin_of
-from model_fn.model_fn import create_model_fn
+from model_fn.model_fn import ModelFn
 
 ModeKeys = estimator.ModeKeys
 
@@ -91,7 +91,7 @@ def build_core_graph(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, mode: str, batch_per_core: int
 ) -> CoreGraph:
     """The graph of a step in a TPU's rewrite, for one core; the configuration names no files."""
-    model_fn = create_model_fn(pipeline_config, use_tpu=True)
+    model_fn = ModelFn(pipeline_config, use_tpu=True)
     with tf.Graph().as_default() as graph:
         tf1.train.get_or_create_global_step()
         batch, problems = _batch(pipeline_config, mode, batch_per_core)

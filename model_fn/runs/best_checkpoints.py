@@ -13,7 +13,7 @@ import os
 from typing import Any, Callable, Dict, List, Optional
 
 from estimator_det.compat import tf
-from estimator_det.detectors.base import make_preprocessor
+from estimator_det.detectors.base import build_preprocessor
 from estimator_det.files import atomic
 from inputs import serving
 from model_fn.checkpoints import repair
@@ -119,7 +119,7 @@ def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[
     return versions.add(
         os.path.join(model_dir, "export", name),
         estimator,
-        serving.create_predict_input_fn(config, make_preprocessor(config.model)),
+        serving.create_predict_input_fn(config, build_preprocessor(config.model)),
         checkpoint,
         label_map=saved_model.find_readable_label_map(config),
         assets={os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None,

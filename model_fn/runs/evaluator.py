@@ -14,9 +14,9 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.config.rules import check
-from estimator_det.detectors.base import make_preprocessor
-from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, raise_errors
+from estimator_det.config.rules import require
+from estimator_det.detectors.base import build_preprocessor
+from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import LOG_FILE, FaultLog
@@ -36,7 +36,7 @@ from model_fn.evaluation.report import (
     report,
 )
 from model_fn.events import event_writer
-from model_fn.model_fn import ModelFn, create_model_fn
+from model_fn.model_fn import ModelFn
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.base import evaluation_session, make_estimator
 from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
@@ -124,9 +124,9 @@ class EvaluationRun:
         hooks: List[tf1.train.SessionRunHook] = [_EndPreparation(folder)]
         if self._shown != NOTHING:
             hooks.append(EvaluationProgress(config.eval_config.batch_size))
-        input_fn = input_pipeline.create_eval_input_fn(
+        input_fn = input_pipeline.build_eval_input_fn(
             config,
-            make_preprocessor(evaluated_model(config)),
+            build_preprocessor(evaluated_model(config)),
             reader.config,
             reader.sample_1_of_n,
             faults,
@@ -151,7 +151,7 @@ class EvaluationRun:
         return evaluation_folder(self.context.model_dir, reader.name)
 
     def _make_model_fn(self) -> ModelFn:
-        return create_model_fn(self.context.config, use_tpu=self.context.options.tpu is not None)
+        return ModelFn(self.context.config, use_tpu=self.context.options.tpu is not None)
 
     def _make_estimator(
         self, model_fn: ModelFn, checkpoint: Optional[str] = None, **run_options: Any
@@ -238,7 +238,8 @@ def _make_run(
 ) -> EvaluationRun:
     """A run that only evaluates, on this machine."""
     require_v2_behavior()
-    raise_errors(each for each in check(config) if each.field.endswith("].name"))
+    reader = "train_input_reader" if on_training_data else "eval_input_reader"
+    require(config, "model", "graph_rewriter", "eval_config", reader)
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
     readers = evaluation_readers(
         config,

@@ -14,9 +14,9 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from estimator_det.compat import require_v2_behavior
-from estimator_det.config.rules import check
+from estimator_det.config.rules import require
 from estimator_det.console.signals import StopSignals
-from estimator_det.errors import DamagedCheckpointsError, SessionLostError, raise_errors
+from estimator_det.errors import DamagedCheckpointsError, SessionLostError
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.checkpoints.find import newest_step
@@ -77,7 +77,7 @@ def train_and_evaluate(
         NoTpuError: if the TPU cannot be reached.
         MissingTaskError: if another task of the cluster is missing for too long.
     """
-    return _run(_make_context(config, model_dir, options, fields), evaluates=True)
+    return _checked_run(config, model_dir, options, fields, evaluates=True)
 
 
 def train(
@@ -90,11 +90,33 @@ def train(
 
     It has the arguments and errors of `train_and_evaluate`.
     """
-    _run(_make_context(config, model_dir, options, fields), evaluates=False)
+    _checked_run(config, model_dir, options, fields, evaluates=False)
 
 
-def _run(context: RunContext, *, evaluates: bool) -> Metrics:
-    """Plays the role of this process to the end of the run; returns the last metrics, if any."""
+def _checked_run(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: Optional[TrainOptions],
+    fields: Dict[str, Any],
+    *,
+    evaluates: bool,
+) -> Metrics:
+    require(config)
+    options = dataclasses.replace(options or TrainOptions(), **fields)
+    return run(config, model_dir, options, evaluates=evaluates)
+
+
+def run(
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    options: TrainOptions,
+    *,
+    evaluates: bool = True,
+) -> Metrics:
+    """`train_and_evaluate`, or without evaluation `train`, of a configuration without errors."""
+    require_v2_behavior()
+    machine.return_freed_memory()  # before large tensors are allocated
+    context = RunContext(with_precision(config, options), model_dir, options, read_cluster())
     role = roles.find_role(context, evaluates=evaluates)
     if role == roles.EVALUATES:
         return _evaluate_others(context)
@@ -106,27 +128,6 @@ def _run(context: RunContext, *, evaluates: bool) -> Metrics:
     schedule = EvaluationSchedule(context) if evaluates and context.cluster.evaluates else None
     _train(context, role, schedule)
     return {} if schedule is None else schedule.metrics
-
-
-def _make_context(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
-    options: Optional[TrainOptions],
-    fields: Dict[str, Any],
-) -> RunContext:
-    """Checks the configuration and reads the environment; nothing below does it again."""
-    require_v2_behavior()
-    # The model and its input are checked where a caller's own may enter, too.
-    parts = ("train_config", "eval_config", "graph_rewriter")
-    raise_errors(
-        each
-        for each in check(config)
-        if each.field.startswith(parts) or each.field.endswith("].name")
-    )
-    machine.return_freed_memory()  # before large tensors are allocated
-    options = dataclasses.replace(options or TrainOptions(), **fields)
-    config = with_precision(config, options)
-    return RunContext(config, model_dir, options, read_cluster())
 
 
 def _train(context: RunContext, role: str, schedule: Optional[EvaluationSchedule]) -> None:

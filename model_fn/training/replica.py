@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import tf, track_tf1_style_variables
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import build_detector
 from estimator_det.protos import pipeline_pb2
 from model_fn.training import step
 from model_fn.training.finite_gate import nan_unless_finite
@@ -85,7 +85,7 @@ class Replica(tf.Module):
         jit_compile: bool = False,
     ) -> None:
         super().__init__()
-        self.detector = make_detector(pipeline_config.model, is_training=True)
+        self.detector = build_detector(pipeline_config.model, is_training=True)
         self._train_config, self._optimizer = pipeline_config.train_config, optimizer
         self._compute_dtype = compute_dtype
         self._num_parts = num_parts

@@ -10,7 +10,8 @@ from estimator_det.programs import demo
 from estimator_det.config import pipeline
 from model_fn.runs import evaluator, runner
 
-config = pipeline.read_pipeline(demo.CONFIG_FILE)
+paths = {{"train_input_path": "t", "eval_input_path": "e", "label_map_path": "l"}}
+config = pipeline.override(pipeline.read_pipeline(demo.CONFIG_FILE), **paths)
 for entry in (
     lambda: runner.train(config, {folder!r}),
     lambda: runner.train_and_evaluate(config, {folder!r}),

@@ -138,12 +138,14 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Puts the fake detector in place of all others, and draws no charts."""
+    """Puts the fake detector, whose model has no parts, in place of all others; draws no charts."""
     without_charts(monkeypatch)
     for maker in (model_fn, loop, replica):
-        monkeypatch.setattr(maker, "make_detector", FakeDetector)
+        monkeypatch.setattr(maker, "build_detector", FakeDetector)
+    for entry in (model_fn, runner, evaluator):
+        monkeypatch.setattr(entry, "require", lambda *_: None)
     for user in (base, best_checkpoints, evaluator):
-        monkeypatch.setattr(user, "make_preprocessor", lambda model: None)
+        monkeypatch.setattr(user, "build_preprocessor", lambda model: None)
 
 
 class SaveAtTheEnd(Hook):
@@ -215,21 +217,22 @@ def make_backend(context: RunContext) -> Any:
 
 def train(folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any) -> None:
     """Trains silently; options are fields of `TrainOptions`."""
-    _run(runner.train, folder, num_steps, config, options)
+    _run(folder, num_steps, config, options, evaluates=False)
 
 
 def train_and_evaluate(
     folder: Any, num_steps: Optional[int] = None, config: Any = None, **options: Any
 ) -> Dict[str, Any]:
     """Like `train`, with evaluations; returns the last metrics."""
-    metrics: Dict[str, Any] = _run(runner.train_and_evaluate, folder, num_steps, config, options)
-    return metrics
+    return _run(folder, num_steps, config, options, evaluates=True)
 
 
-def _run(program: Any, folder: Any, num_steps: Optional[int], config: Any, options: Any) -> Any:
+def _run(
+    folder: Any, num_steps: Optional[int], config: Any, options: Any, *, evaluates: bool
+) -> Dict[str, Any]:
     config = pipeline_config() if config is None else config
-    settings = {"num_train_steps": num_steps, "progress": False, **options}
-    return program(config, str(folder), **settings)
+    settings = TrainOptions(**{"num_train_steps": num_steps, "progress": False, **options})
+    return runner.run(config, str(folder), settings, evaluates=evaluates)
 
 
 def arrays(batch_size: int = 2, seed: int = 0) -> Tuple[Dict[str, Any], Dict[str, Any]]:

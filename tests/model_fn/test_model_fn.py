@@ -114,11 +114,11 @@ def test_training_spec():
 def test_every_mode_hands_the_rewriter_to_the_detector(mode, monkeypatch):
     given = []
 
-    def make_detector(model: Any, is_training: bool, graph_rewriter: Any) -> Any:
+    def build_detector(model: Any, is_training: bool, graph_rewriter: Any) -> Any:
         given.append(graph_rewriter.quantization.delay)
         return fake.FakeDetector(model, is_training)
 
-    monkeypatch.setattr(create, "make_detector", make_detector)
+    monkeypatch.setattr(create, "build_detector", build_detector)
     config = fake.pipeline_config("graph_rewriter { quantization { delay: 7 } }")
     with tf.Graph().as_default():
         create.create_model_fn(config)(*_tensors(), mode, {})

@@ -44,8 +44,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         return feed(-1) if on_tpu else fake.make_train_input_fn(cursor=cursor)
 
     fake.install(monkeypatch)
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_train)
-    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: feed(3))
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_train)
+    monkeypatch.setattr(input_pipeline, "build_eval_input_fn", lambda *_, **__: feed(3))
     monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", fake.make_receiver)
     return configs
 

@@ -190,9 +190,9 @@ def _train_fake(
 
     fake.install(pytest.MonkeyPatch())
     for maker in (model_fn, loop, replica):
-        maker.make_detector = Heavy
-    inputs.create_train_input_fn = fake.make_train_input_fn
-    inputs.create_eval_input_fn = lambda *_, **__: eval_input_fn
+        maker.build_detector = Heavy
+    inputs.build_train_input_fn = fake.make_train_input_fn
+    inputs.build_eval_input_fn = lambda *_, **__: eval_input_fn
     config = fake.pipeline_config()
     if strategy is not None:
         config.train_config.batch_size = 6  # which up to three workers can share

@@ -409,7 +409,7 @@ def test_a_training_takes_the_faster_precision(
         taken.append(options.precision)
         return {}
 
-    monkeypatch.setattr(runner, "train_and_evaluate", train)
+    monkeypatch.setattr(runner, "run", train)
     config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
     (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(config))
     command = ["train", str(tmp_path / "pipeline.config"), "--model_dir", str(tmp_path / "run")]

@@ -6,12 +6,15 @@ import json
 import os
 import pathlib
 import shutil
+from typing import List
 
 import pytest
 
 from estimator_det.compat import tf
-from estimator_det.config import pipeline
+from estimator_det.config import pipeline, rules
+from estimator_det.errors import Problem
 from estimator_det.programs import cli, console, demo, model_main
+from estimator_det.protos import model_pb2
 from exporters.benchmark.report import MAP_50
 from exporters.detect_files import DETECTIONS_FILE
 from inputs.datasets import shapes
@@ -43,12 +46,30 @@ def config_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def model_dir(small_network: None, config_path: str) -> pathlib.Path:
+def checked() -> List[str]:
+    """Models that the training of `model_dir` checks."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def model_dir(small_network: None, config_path: str, checked: List[str]) -> pathlib.Path:
     """Two steps of `estimator-det train`."""
     folder = pathlib.Path(config_path).parent / "model"
     arguments = ["train", "--pipeline_config_path", config_path, "--model_dir", str(folder)]
-    assert cli.main([*arguments, "--set", "eval_config.num_visualizations=2", "--seed=1"]) == 0
+
+    def note(at: str) -> List[Problem]:
+        checked.append(at)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        model = "", model_pb2.DetectionModel.DESCRIPTOR.full_name
+        patch.setitem(rules._RULES, model, [*rules._RULES[model], lambda _, at: note(at)])
+        assert cli.main([*arguments, "--set", "eval_config.num_visualizations=2", "--seed=1"]) == 0
     return folder
+
+
+def test_a_configuration_is_checked_once(model_dir, checked):
+    assert checked == ["model"]
 
 
 def test_train_saves_the_configuration_as_run(model_dir):

@@ -239,7 +239,7 @@ def run(options: argparse.Namespace) -> None:
             tracker = MlflowHook()
             stack.callback(tracker.close)
             train_options = dataclasses.replace(train_options, hooks=[tracker])
-        metrics = runner.train_and_evaluate(config, options.model_dir, train_options)
+        metrics = runner.run(config, options.model_dir, train_options)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
         reader, step = next(iter(named_readers(config))), int(metrics["global_step"])

@@ -8,7 +8,7 @@ import copy
 from typing import Any, Callable, ContextManager, List, Optional, Protocol, Sequence
 
 from estimator_det.compat import estimator, tf, tf1
-from estimator_det.detectors.base import make_preprocessor
+from estimator_det.detectors.base import build_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
@@ -92,9 +92,9 @@ def make_train_input_fn(
     config, seed = copy.deepcopy(context.config), context.options.seed
     # The report of a bad step names its images.
     config.train_input_reader.include_source_id = True
-    input_fn: Callable[..., Any] = input_pipeline.create_train_input_fn(
+    input_fn: Callable[..., Any] = input_pipeline.build_train_input_fn(
         config,
-        make_preprocessor(config.model),
+        build_preprocessor(config.model),
         seed=seed if cursor is not None else derived_seed(seed, FROM_STEP, first_step),
         fault_log=fault_log,
         cursor=cursor,

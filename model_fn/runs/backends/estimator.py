@@ -10,7 +10,7 @@ from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.variables import check_resumable
-from model_fn.model_fn import BuiltTraining, ModelFn, create_model_fn
+from model_fn.model_fn import BuiltTraining, ModelFn
 from model_fn.runs.backends.base import (
     SUMMARY_STEPS,
     Backend,
@@ -191,9 +191,7 @@ class EstimatorBackend(Backend):
     ) -> None:
         """Like the base; `run_options` are more settings of `RunConfig`."""
         context = self._context
-        model_fn = create_model_fn(
-            context.config, compute_dtype=network_type(context), stop=context.stop
-        )
+        model_fn = ModelFn(context.config, compute_dtype=network_type(context), stop=context.stop)
         trainer = make_estimator(
             model_fn,
             context.model_dir,

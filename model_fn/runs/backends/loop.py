@@ -25,7 +25,7 @@ import numpy as np
 from estimator_det.compat import global_seed, tf, tf1
 from estimator_det.console.printing import counted
 from estimator_det.console.signals import Stopped
-from estimator_det.detectors.base import make_detector
+from estimator_det.detectors.base import build_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints.repair import restoring
@@ -361,7 +361,7 @@ def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
     with tf.Graph().as_default():
         dataset = make_train_input_fn(context, None, 0, FaultLog())()
         features, labels = tf1.data.make_initializable_iterator(dataset).get_next()
-        detector = make_detector(model, is_training=True)
+        detector = build_detector(model, is_training=True)
         step.forward(detector, features, labels, add_regularization=False)
         table = warm_start.plan_warm_start(detector, train_config, None, model)
     assert table is not None

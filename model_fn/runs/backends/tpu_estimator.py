@@ -12,7 +12,7 @@ from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.model_fn import ModelFn, create_model_fn
+from model_fn.model_fn import ModelFn
 from model_fn.runs import progress, roles
 from model_fn.runs.backends import strategies
 from model_fn.runs.backends.base import Backend, Training, make_train_input_fn
@@ -224,7 +224,7 @@ class TpuBackend(Backend):
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
         context = self._context
-        model_fn = create_model_fn(context.config, use_tpu=True)
+        model_fn = ModelFn(context.config, use_tpu=True)
         trainer = make_estimator(
             model_fn, context.config, context.model_dir, tpu=self._tpu, seed=context.options.seed
         )

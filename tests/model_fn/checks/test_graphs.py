@@ -10,24 +10,24 @@ pytestmark = pytest.mark.usefixtures("small_network")
 
 
 def test_what_cannot_be_built_is_reported_once():
-    examined = graphs.examine(small_config("model.ssd.num_classes=0"))
+    examined = graphs.examine(small_config("train_config.freeze_variables=."))
     (problem,) = examined.problems
-    assert (problem.severity, problem.field) == ("error", "model.ssd.num_classes")
-    assert "is 0; allowed are 1 to 100,000" in problem.message
+    assert (problem.severity, problem.field) == ("error", "train_config.freeze_variables")
+    assert "leave no variable to train" in problem.message
     assert examined.memory is None and examined.num_operations == 0
 
 
 @pytest.fixture
 def builds_only(monkeypatch):
     """A function that spares a test the graphs of other modes than one."""
-    real = graphs.create_model_fn
+    real = graphs.ModelFn
 
     def use(only):
-        def create_model_fn(config, **_):
+        def make(config, **_):
             build = real(config)
             return lambda features, labels, mode: mode == only and build(features, labels, mode)
 
-        monkeypatch.setattr(graphs, "create_model_fn", create_model_fn)
+        monkeypatch.setattr(graphs, "ModelFn", make)
 
     return use
 
@@ -43,9 +43,7 @@ def test_the_graph_of_evaluation_is_built(builds_only):
 
 def test_modes_that_are_built(monkeypatch):
     built = []
-    monkeypatch.setattr(
-        graphs, "create_model_fn", lambda *_, **__: lambda *args: built.append(args[2])
-    )
+    monkeypatch.setattr(graphs, "ModelFn", lambda *_, **__: lambda *args: built.append(args[2]))
     graphs.examine(small_config())
     graphs.examine(small_config("eval_input_reader=[]"))
     assert built == ["train", "eval", "infer", "train", "infer"]

@@ -82,7 +82,12 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
 
 @pytest.mark.usefixtures("small_network")
 def test_a_run_is_refused_before_its_folder_exists(label_map, tmp_path):
-    folder, config = tmp_path / "run", small_config(label_map)
+    folder = tmp_path / "run"
+    paths = [
+        f"{reader}.tf_record_input_reader.input_path=x"
+        for reader in ("train_input_reader", "eval_input_reader[0]")
+    ]
+    config = small_config(label_map, "train_input_reader.label_map_path=x", *paths)
     with pytest.raises(UsageError, match=r"^best_metric: 'mAP' is not evaluated"):
         runner.train_and_evaluate(
             config, str(folder), evaluation=EvaluationOptions(best_metric="mAP"), progress=False

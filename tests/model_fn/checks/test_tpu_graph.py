@@ -180,5 +180,5 @@ def test_an_unfit_part_of_a_two_stage_detector_is_named(unfit, field, remedy):
 
 
 def test_what_cannot_be_built_is_reported():
-    (found,) = findings_of(a_config("num_classes: 0"))
-    assert found.field == "model.ssd.num_classes" and "is 0; allowed are 1 to" in found.message
+    (found,) = findings_of(a_config(top="train_config { freeze_variables: '.' }"))
+    assert found.field == "train_config.freeze_variables" and "leave no variable" in found.message

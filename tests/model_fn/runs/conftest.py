@@ -25,7 +25,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         return fake.eval_input_fn
 
     fake.install(monkeypatch)
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_train)
-    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_train)
+    monkeypatch.setattr(input_pipeline, "build_eval_input_fn", make_eval)
     monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", fake.make_receiver)
     return made

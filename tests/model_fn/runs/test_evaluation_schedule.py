@@ -121,13 +121,13 @@ def test_options_come_before_the_configuration(options, configured, steps):
 
 def test_evaluation_leaves_the_training_session_and_its_data_alone(readers, tmp_path, monkeypatch):
     graphs = []
-    made = model_fn.make_detector
+    made = model_fn.build_detector
 
-    def make_detector(model_config: Any, is_training: bool, graph_rewriter: Any) -> Any:
+    def build_detector(model_config: Any, is_training: bool, graph_rewriter: Any) -> Any:
         graphs.append(is_training)
         return made(model_config, is_training, graph_rewriter)
 
-    monkeypatch.setattr(model_fn, "make_detector", make_detector)
+    monkeypatch.setattr(model_fn, "build_detector", build_detector)
     evaluation = EvaluationOptions(every_steps=1, export_final=False)
     fake.train_and_evaluate(
         tmp_path, 2, checkpoints=CheckpointOptions(steps=1), evaluation=evaluation

@@ -102,7 +102,7 @@ def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, ca
 
         return input_fn
 
-    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", make_eval)
+    monkeypatch.setattr(input_pipeline, "build_eval_input_fn", make_eval)
     config, model_dir = fake.pipeline_config(), str(tmp_path)
     runner.train_and_evaluate(config, model_dir, num_train_steps=2, evaluation=NO_EXPORT)
     assert "truncated_image: an image file ends too early: 1 record" in capsys.readouterr().err
@@ -259,8 +259,12 @@ def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config.ClearField("eval_input_reader")
     with pytest.raises(ConfigError, match="eval_input_reader: is missing"):
         evaluator.continuous_eval(config, other, checkpoint_dir=str(tmp_path))
-    config.eval_input_reader.add(name="a")
-    config.eval_input_reader.add(name="a")
-    with pytest.raises(ConfigError, match="overwrite the other's"):
-        evaluator.evaluate(config, other, checkpoint=prefix)
     assert not (tmp_path / "other").exists()
+
+
+def test_an_evaluation_checks_the_parts_that_it_uses(tmp_path):
+    config = fake.pipeline_config("eval_input_reader { name: '0' } train_config { batch_size: 0 }")
+    with pytest.raises(ConfigError) as refused:
+        evaluator.evaluate(config, str(tmp_path))
+    assert "overwrite the other's" in str(refused.value)
+    assert "train_config" not in str(refused.value)

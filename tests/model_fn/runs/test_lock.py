@@ -131,7 +131,7 @@ def test_nothing_is_saved_without_the_lease(remote, tmp_path, monkeypatch):
         return fake.train_input_fn()
 
     fake.install(monkeypatch)
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", lambda *_, **__: input_fn)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", lambda *_, **__: input_fn)
     with pytest.raises(FolderInUseError):
         runner.train(fake.pipeline_config(), remote, num_train_steps=2, progress=False)
     assert not tf.io.gfile.glob(f"{remote}/model.ckpt*")

@@ -167,6 +167,7 @@ def test_a_configuration_of_a_script_is_checked_before_step_1(text, field, tmp_p
 def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, monkeypatch, program):
     cluster = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
     fake.set_cluster(monkeypatch, cluster, "evaluator")
+    fake.install(monkeypatch)
 
     def evaluate(*_: Any, is_over: Any, **__: Any) -> Any:
         with contextlib.suppress(BaseException):  # as in a `__del__`

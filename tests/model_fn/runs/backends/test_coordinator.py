@@ -207,5 +207,6 @@ def test_a_worker_that_cannot_use_a_record():
 @pytest.mark.parametrize("job", ["chief", "worker", "ps"])
 def test_a_data_service_is_refused_in_every_task(tmp_path, monkeypatch, job):
     fake.set_cluster(monkeypatch, JOBS, job)
+    fake.install(monkeypatch)
     with pytest.raises(UsageError, match="tf_data_service works with Estimator alone"):
         runner.train(fake.pipeline_config(), str(tmp_path), loop=IN_LOOP, data_service="h:1")

@@ -23,7 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> List[Dict[str, Any]]:
         calls.append(options)
         return lambda: None
 
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", create)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", create)
     fake.install(monkeypatch)
     return calls
 

@@ -47,10 +47,10 @@ def _install(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch)
     monkeypatch.setattr(
         input_pipeline,
-        "create_train_input_fn",
+        "build_train_input_fn",
         lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
     )
-    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_, **__: fake.eval_input_fn)
+    monkeypatch.setattr(input_pipeline, "build_eval_input_fn", lambda *_, **__: fake.eval_input_fn)
 
 
 def _train(folder: pathlib.Path, config: Any, num_steps: int, loop: Any = LOOP, **how: Any) -> Any:
@@ -149,7 +149,7 @@ def _poisoned(number: int) -> Any:
 def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     _train(tmp_path, fake.pipeline_config(), 2)
     monkeypatch.setattr(
-        input_pipeline, "create_train_input_fn", lambda *_, **__: _poisoned(number=2)
+        input_pipeline, "build_train_input_fn", lambda *_, **__: _poisoned(number=2)
     )
     monkeypatch.setattr(training_run.DataCursorHook, "after_step", lambda *_: None)
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
@@ -175,7 +175,7 @@ def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
         make = fake.make_train_input_fn(cursor=cursor)
         return lambda *_, **__: make().take(6)
 
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_input_fn)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_input_fn)
     config = fake.pipeline_config("train_input_reader { num_epochs: 3 }")
     found = _train(tmp_path, config, 9, LoopOptions(steps_per_call=4))
     assert found["global_step"] == 6 and (tmp_path / "model.ckpt-6.index").exists()
@@ -268,7 +268,7 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypat
         make = fake.make_train_input_fn(cursor=cursor)
         return lambda *_, **__: make().enumerate().map(of_two_streams)
 
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make_input_fn)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_input_fn)
     _train(tmp_path, fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     # Batches 0 and 2 are of the first stream, 1 and 3 of the second one.
     position = data_cursor.read_cursor_state(str(tmp_path), 4)

@@ -46,7 +46,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
     fake.install(monkeypatch)
     monkeypatch.setattr(
         input_pipeline,
-        "create_train_input_fn",
+        "build_train_input_fn",
         lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
     )
     monkeypatch.setattr(LoopStep, "_traced", traced)

@@ -64,7 +64,7 @@ def train(folder: str) -> None:
     fake.install(patch)
     # That of tf-slim knows no replicas.
     patch.setattr(fake.slim, "batch_norm", normalization.batch_norm)
-    patch.setattr(input_pipeline, "create_train_input_fn", _make_input_fn)
+    patch.setattr(input_pipeline, "build_train_input_fn", _make_input_fn)
     config = fake.pipeline_config("train_config { batch_size: 4 }")
     loop = LoopOptions(MIRRORED, num_replicas=2)
     with pytest.raises(NotFiniteLossError, match="step 2: not finite: moving_averages"):

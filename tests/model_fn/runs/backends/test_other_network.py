@@ -58,7 +58,7 @@ def _install(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(*_: Any, cursor: Optional[Any] = None, **__: Any) -> Callable[..., Any]:
         return feed if cursor is None else fake.make_train_input_fn(cursor=cursor)
 
-    monkeypatch.setattr(input_pipeline, "create_train_input_fn", make)
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", make)
 
 
 def _contents(folder: pathlib.Path) -> Dict[str, bytes]:

@@ -129,7 +129,7 @@ def test_warm_start_reaches_variables_and_averages(tmp_path):
 def test_evaluation_and_export_by_the_same_estimator(tmp_path, monkeypatch):
     config = _config("eval_config { batch_size: 2 num_examples: 5 }" + AVERAGED)
     _train(tmp_path, config, 2)
-    monkeypatch.setattr(input_pipeline, "create_eval_input_fn", lambda *_: _input_fn)
+    monkeypatch.setattr(input_pipeline, "build_eval_input_fn", lambda *_: _input_fn)
     on_tpu = dataclasses.replace(REHEARSAL, evaluates=True)
     context = fake.run_context(tmp_path, config, tpu=on_tpu)
     run = evaluator.EvaluationRun(context, evaluation_readers(config))
