@@ -37,7 +37,7 @@ def test_the_graph_of_evaluation_is_built(builds_only):
     config = small_config("eval_config.super_categories[round]=disc")
     label_map = parse_label_map("item { id: 1 name: 'circle' }", "map.pbtxt")
     (problem,) = graphs.examine(config, label_map).problems
-    assert problem.field == "eval_config.super_categories['round']"
+    assert problem.field == "eval_config.super_categories[round]"
     assert "['disc'] are not in the label map" in problem.message
 
 
