@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-from estimator_det.compat import shared_state, tf
-from estimator_det.protos import optimizer_pb2
+from estimator_det.compat import shared_state, tf, tf1
+from estimator_det.protos import model_pb2, optimizer_pb2
+from model_fn.checkpoints.repair import restoring
+from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.training.optimizers import state_names
 from model_fn.training.train_op import name_of
 
@@ -37,6 +40,36 @@ class LoopState:
         if len(copies) == 1:
             return np.asarray(copies[0].numpy())
         return np.mean([copy.numpy() for copy in copies], axis=0)
+
+    def save(self, prefix: str) -> None:
+        """Saves all values as a checkpoint, without listing it."""
+        tf.io.gfile.makedirs(os.path.dirname(prefix))
+        values = self.values()
+        tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=list(values),
+            shape_and_slices=[""] * len(values),
+            tensors=list(values.values()),
+        )
+
+    def stored_values(
+        self, checkpoint: str, model: model_pb2.DetectionModel
+    ) -> Dict[str, np.ndarray]:
+        """The values in a checkpoint, which must be of this model."""
+        with restoring(checkpoint):
+            reader = tf1.train.load_checkpoint(checkpoint)
+            names = set(reader.get_variable_to_shape_map())
+            check_resumable(checkpoint, self.variables, model)
+            wanted = [*self.variables, *names.intersection(self.extra)]
+            return {name: reader.get_tensor(name) for name in wanted}
+
+    def first_values(self, fine_tuned: Mapping[str, np.ndarray]) -> Dict[str, np.ndarray]:
+        """The values that a new training starts from; averages start at their variables."""
+        values = {**self.values(), **fine_tuned}
+        for name in self.variables:
+            if name.endswith(AVERAGE_SUFFIX):
+                values[name] = values[name.removesuffix(AVERAGE_SUFFIX)]
+        return values
 
     def restore(self, values: Mapping[str, np.ndarray]) -> None:
         """Assigns values by the names of variables; variables without a value stay as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import (
+    Callable,
     Collection,
     Dict,
     List,
@@ -14,12 +15,14 @@ from typing import (
     TypeVar,
 )
 
+import numpy as np
+
 from estimator_det.compat import tf, tf1
 from estimator_det.console.printing import counted
-from estimator_det.detectors.base import TrainableDetector
+from estimator_det.detectors.base import TrainableDetector, build_detector
 from estimator_det.errors import ConfigError, DamagedCheckpointsError, UsageError
 from estimator_det.nets.quantization import is_range
-from estimator_det.protos import model_pb2, train_pb2
+from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import keyed_variables
@@ -35,6 +38,7 @@ from model_fn.checkpoints.variables import (
     under_own_names,
     unused_variables,
 )
+from model_fn.training import step
 
 _LOG = logging.getLogger(__name__)
 
@@ -366,3 +370,25 @@ def initialize_from(table: RestoreTable) -> None:
     }
     for variables in filter(None, (table.restored, averages)):
         tf1.train.init_from_checkpoint(table.path, variables)
+
+
+def fine_tuned_values(
+    config: pipeline_pb2.TrainEvalPipelineConfig, make_dataset: Callable[[], tf.data.Dataset]
+) -> Dict[str, np.ndarray]:
+    """Values of `fine_tune_checkpoint` by variable, for a loop; empty without a checkpoint.
+
+    Detectors map the variables of a graph, which is built here, to names in the checkpoint.
+
+    Args:
+        make_dataset: Builds the training data in that graph.
+    """
+    if not config.train_config.fine_tune_checkpoint:
+        return {}
+    with tf.Graph().as_default():
+        features, labels = tf1.data.make_initializable_iterator(make_dataset()).get_next()
+        detector = build_detector(config.model, is_training=True)
+        step.forward(detector, features, labels, add_regularization=False)
+        table = plan_warm_start(detector, config.train_config, None, config.model)
+    assert table is not None
+    reader = tf1.train.load_checkpoint(table.path)
+    return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}

@@ -23,12 +23,12 @@ from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
 from model_fn.runs import best_checkpoints, evaluator, roles, runner
-from model_fn.runs.backends import base, loop
+from model_fn.runs.backends import base
 from model_fn.runs.backends.base import Training
 from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import TrainOptions
-from model_fn.training import replica
+from model_fn.training import replica, warm_start
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.step import StepSummary, TrainStep
 from model_fn.training.train_op import TrainOp
@@ -140,7 +140,7 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Puts the fake detector, whose model has no parts, in place of all others; draws no charts."""
     without_charts(monkeypatch)
-    for maker in (model_fn, loop, replica):
+    for maker in (model_fn, warm_start, replica):
         monkeypatch.setattr(maker, "build_detector", FakeDetector)
     for entry in (model_fn, runner, evaluator):
         monkeypatch.setattr(entry, "require", lambda *_: None)

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import functools
 import logging
-import os
 import signal
 from typing import (
     Any,
@@ -25,11 +24,8 @@ import numpy as np
 from estimator_det.compat import global_seed, tf, tf1
 from estimator_det.console.printing import counted
 from estimator_det.console.signals import Stopped
-from estimator_det.detectors.base import build_detector
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints.repair import restoring
-from model_fn.checkpoints.variables import AVERAGE_SUFFIX, check_resumable
 from model_fn.runs import roles
 from model_fn.runs.backends import strategies, workers
 from model_fn.runs.backends.base import (
@@ -51,7 +47,7 @@ from model_fn.runs.options import (
     TpuOptions,
     static_batches,
 )
-from model_fn.training import step, warm_start
+from model_fn.training import warm_start
 from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
 
@@ -92,14 +88,7 @@ class _LoopTraining:
         self._timer = tf1.train.SecondOrStepTimer(every_steps=SUMMARY_STEPS)
 
     def save(self, prefix: str) -> None:
-        tf.io.gfile.makedirs(os.path.dirname(prefix))
-        values = self._state.values()
-        tf.raw_ops.SaveV2(
-            prefix=prefix,
-            tensor_names=list(values),
-            shape_and_slices=[""] * len(values),
-            tensors=list(values.values()),
-        )
+        self._state.save(prefix)
 
     def trained_names(self) -> List[str]:
         return self._state.trained_names
@@ -252,7 +241,7 @@ class LoopBackend(Backend):
                 jit_compile=self._loop.jit_compile,
             )
             take, graph = self._make_call(loop_step, input_fn)
-            start(loop_step.state, context, has_copies=self._has_workers)
+            self._restore(loop_step.state)
             training = _LoopTraining(
                 context,
                 take,
@@ -266,6 +255,24 @@ class LoopBackend(Backend):
             step = training.run(hooks, int(loop_step.global_step.numpy()))
         for hook in hooks:  # Other workers may leave.
             hook.end(step)
+
+    def _restore(self, state: LoopState) -> None:
+        """Restores the variables; in a cluster, all workers get the values of the chief."""
+        context, values = self._context, state.values()
+        if context.cluster.is_chief:
+            latest = tf1.train.latest_checkpoint(context.model_dir)
+            if latest is None:
+                values = state.first_values(
+                    warm_start.fine_tuned_values(
+                        context.config, lambda: make_train_input_fn(context, None, 0, FaultLog())()
+                    )
+                )
+            else:
+                values.update(state.stored_values(latest, context.config.model))
+        # The same assignments in every worker, in the same order: some count as communication.
+        state.restore(values)
+        if self._has_workers:
+            state.agree()
 
     def _make_call(
         self, loop_step: LoopStep, input_fn: Callable[..., Any]
@@ -317,53 +324,3 @@ def _inputs(batches: Sequence[Any]) -> Dict[str, np.ndarray]:
         for part, prefix in enumerate(("features", "labels"))
         for key in batches[0][part]
     }
-
-
-def start(state: LoopState, context: RunContext, *, has_copies: bool) -> None:
-    """Restores the variables of a loop; in a cluster, all workers get the values of the chief.
-
-    Args:
-        has_copies: True if each worker of a cluster has the variables, and calls this.
-    """
-    # The same assignments in every worker, in the same order: some count as communication.
-    values = state.values()
-    if context.cluster.is_chief:
-        values.update(_values(state, context))
-    state.restore(values)
-    if has_copies:
-        state.agree()
-
-
-def _values(state: LoopState, context: RunContext) -> Dict[str, np.ndarray]:
-    latest = tf1.train.latest_checkpoint(context.model_dir)
-    if latest is not None:
-        with restoring(latest):
-            reader = tf1.train.load_checkpoint(latest)
-            names = set(reader.get_variable_to_shape_map())
-            check_resumable(latest, state.variables, context.config.model)
-            wanted = [*state.variables, *names.intersection(state.extra)]
-            return {name: reader.get_tensor(name) for name in wanted}
-    values = {**state.values(), **_fine_tuned(context)}
-    for name in state.variables:
-        if name.endswith(AVERAGE_SUFFIX):  # They start where variables do.
-            values[name] = values[name[: -len(AVERAGE_SUFFIX)]]
-    return values
-
-
-def _fine_tuned(context: RunContext) -> Dict[str, np.ndarray]:
-    """Values of `fine_tune_checkpoint` by variable; empty without one.
-
-    Detectors map the variables of a graph, which is built here, to names in the checkpoint.
-    """
-    model, train_config = context.config.model, context.config.train_config
-    if not train_config.fine_tune_checkpoint:
-        return {}
-    with tf.Graph().as_default():
-        dataset = make_train_input_fn(context, None, 0, FaultLog())()
-        features, labels = tf1.data.make_initializable_iterator(dataset).get_next()
-        detector = build_detector(model, is_training=True)
-        step.forward(detector, features, labels, add_regularization=False)
-        table = warm_start.plan_warm_start(detector, train_config, None, model)
-    assert table is not None
-    reader = tf1.train.load_checkpoint(table.path)
-    return {variable.op.name: reader.get_tensor(name) for name, variable in table.restored.items()}
