@@ -40,12 +40,13 @@ from inputs.batch import (
 )
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.example import checked
-from inputs.guarding.guard import RECORD_ID, SEQUENCE_NUMBER, Retry
 from inputs.records.cursor import CursorState
 from inputs.records.stream import StreamRecord, unpack_record_ids
 from inputs.sample import Sample
 
 Batch = Tuple[Features, Features]
+
+RECORD_IDS = "record_ids"  # inside the pipeline: int64 [k], see `Element`
 
 
 class Element(NamedTuple):
@@ -112,6 +113,31 @@ class ExampleSteps:
             elements = with_partners(elements, count, distance, change, num_parallel_calls)
         return elements
 
+    def retry(self, serialized: bytes, number: int) -> str:
+        """Reads a record once more, and returns TensorFlow's error, "" if there is none."""
+        with tf.Graph().as_default(), tf1.Session() as session:
+            zero = tf.constant(0, tf.int64)
+            record = StreamRecord(zero, tf.constant(serialized), zero)
+            steps = ExampleSteps(self._options, self._start)
+            result = steps.read(tf.constant(number, tf.int64), record, zero)
+            session.run(tf1.tables_initializer())
+            try:
+                session.run([value for value in tf.nest.flatten(result) if value is not None])
+            except tf.errors.OpError as error:
+                return failures.reason(error)
+        return ""
+
+    def finish_batch(self, features: Features) -> Features:
+        """Features of a batch, with RECORD and PARTNER_RECORDS."""
+        features = dict(features)
+        ids = features.pop(RECORD_IDS)
+        records = unpack_record_ids(ids)
+        features[schema.RECORD] = records[:, 0]
+        if self.mixes:
+            is_used = ids[:, 1:, tf.newaxis] >= 0
+            features[schema.PARTNER_RECORDS] = tf.where(is_used, records[:, 1:], -1)
+        return features
+
     def _mix(self, stage: range, elements: List[Tuple[tf.Tensor, Element]]) -> Any:
         """The mixture of numbered elements after the steps of a stage, numbered as the first."""
         options = self._options
@@ -134,16 +160,11 @@ class ExampleSteps:
         return index, mixture._replace(sample=_with_masks(sample, tf.uint8))
 
     def _finish(self, element: Element) -> Batch:
-        """Features and labels of a sample after all steps, with guard keys."""
+        """Features and labels of a sample after all steps."""
         features, labels = collate(element.sample, self._options.collate, element.originals)
-        features[SEQUENCE_NUMBER] = element.number
-        features[RECORD_ID] = element.record_ids[0]
+        features[RECORD_IDS] = element.record_ids
+        features[schema.AUGMENTATION_SEED] = self._seed(element.number)
         features[schema.STREAM_INDEX] = element.stream_index
-        if self.mixes:
-            partners = element.record_ids[1:]
-            features[schema.PARTNER_RECORDS] = tf.where(
-                partners[:, tf.newaxis] < 0, tf.constant(-1, tf.int64), unpack_record_ids(partners)
-            )
         return features, labels
 
     def _seed(self, number: tf.Tensor) -> tf.Tensor:
@@ -155,25 +176,6 @@ class ExampleSteps:
             return []
         seeds = split_seed(self._seed(number), len(self._options.steps))
         return seeds[stage.start : stage.stop]
-
-
-def make_retry(options: ExampleOptions, start: CursorState) -> Retry:
-    """A function (serialized record, sequence number) -> the error of TensorFlow, or ""."""
-
-    def retry(serialized: bytes, sequence_number: int) -> str:
-        with tf.Graph().as_default(), tf1.Session() as session:
-            zero = tf.constant(0, tf.int64)
-            record = StreamRecord(zero, tf.constant(serialized))
-            number = tf.constant(sequence_number, tf.int64)
-            result = ExampleSteps(options, start).read(number, record, zero)
-            session.run(tf1.tables_initializer())
-            try:
-                session.run([x for x in tf.nest.flatten(result) if x is not None])
-            except tf.errors.OpError as error:
-                return failures.reason(error)
-        return ""
-
-    return retry
 
 
 def with_partners(

@@ -7,7 +7,7 @@ resize, pad, batch, prefetch. The steps of one image are in `inputs.examples`, r
 Two runs with one seed have the same batches; the augmentation of each image has a seed of its own,
 from its sequence number. So a resumed run continues with the next record: see
 `inputs.records.cursor`. Bad records are handled as the reader's `bad_records` says, and reported to
-a `FaultLog`: see `inputs.guarding.guard`.
+a `FaultLog`: see `inputs.guard`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from estimator_det.config.rules import check, require, rules
 from estimator_det.errors import ConfigError, Problem, error, raise_errors, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
+from inputs import schema
 from inputs.augment import make_steps
-from inputs.augment.mixing import num_sources
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
-from inputs.batch import CollateOptions, Preprocess
+from inputs.batch import CollateOptions, Features, Preprocess
 from inputs.checks.first_records import check_cache, check_class_names, check_masks
-from inputs.examples import ExampleOptions, ExampleSteps, make_retry
-from inputs.guarding.guard import GraphGuard, Guard
+from inputs.examples import ExampleOptions, ExampleSteps
+from inputs.guard import GraphGuard, Guard
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import OF_WORKER, DataCursor, derived_seed, order_fingerprint
-from inputs.records.stream import Files, Order, StreamRecord, list_files, record_dataset
+from inputs.records.stream import Files, Order, list_files, record_dataset
 from inputs.records.tfrecord import file_size
 
 InputFn = Callable[..., tf.data.Dataset]
@@ -60,7 +60,7 @@ class TrainInputOptions:
     """Place of a training dataset in its run; the default is one process that starts at step 0."""
 
     cursor: Optional[DataCursor] = None  # state to start from, updated; None: the first record
-    # The dataset runs on another machine, without Python; see `inputs.guarding.guard`.
+    # The dataset runs on another machine, without Python; see `inputs.guard`.
     runs_elsewhere: bool = False
     first_step: Optional[int] = 0  # global step of the first batch; None: unknown
     images_per_step: Optional[int] = None  # over all hosts; None: the batch size
@@ -298,47 +298,38 @@ def _batches(
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
     cpus = available_cpus() if run.has_python else tf.data.AUTOTUNE
     num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
+    steps = ExampleSteps(examples, start)
     guard: Union[Guard, GraphGuard]
     if run.has_python:
-        # Samples wait for partners, for their batch, for its check, and in the map's buffer.
-        num_waiting = examples.batch_size * (num_sources(examples.steps) + 1) + 2 * num_decoded
-        retry = make_retry(examples, start)
-        guard = Guard(files.paths, examples.policy, log, retry, num_waiting=num_waiting)
+        guard = Guard(files.paths, examples.policy, log, steps.retry)
     else:
         guard = GraphGuard(files.paths)
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
     if run.data_service is None:
-        dataset = record_dataset(reader, guard, order, start, files.streams)
+        dataset = record_dataset(reader, files, guard.read_rest, order, start)
         # The number of a record is the seed of its augmentation.
         dataset = dataset.enumerate(start.count)
     else:
-        dataset = splits.split_dataset(reader, guard, order, start)
+        dataset = splits.split_dataset(reader, files, guard.read_rest, order, start)
         dataset = dataset.map(lambda *record: (splits.number_of(*record), record))
 
-    # Decode, augment, resize, pad: one map. It is deterministic, so that a bad record is a gap in
-    # the numbers of records, which the guard explains.
-    steps = ExampleSteps(examples, start)
-
-    # Tracing is several times faster without autograph, and nothing here needs it.
-    @tf.autograph.experimental.do_not_convert
-    def read(number: tf.Tensor, indexed_record: Tuple[StreamRecord, tf.Tensor]) -> Any:
-        record, stream_index = indexed_record
-        serialized = guard.add_pending(number, record.record_id, record.serialized)
-        return steps.read(number, record._replace(serialized=serialized), stream_index)
-
-    dataset = dataset.map(read, num_parallel_calls=num_decoded, deterministic=True)
-    if run.has_python:
-        dataset = dataset.ignore_errors()
+    # Decode, augment, resize, pad: one map, which loses bad records. Mix what it returns.
+    dataset = guard.decode(dataset, steps.read, num_decoded)
     if steps.mixes:
         dataset = steps.mix(dataset, num_decoded)
 
-    # Batch, report faults, prefetch.
+    @tf.autograph.experimental.do_not_convert
+    def check(features: Features, labels: Features) -> Tuple[Features, Features]:
+        features = guard.check(steps.finish_batch(features))
+        if not reader.include_source_id:
+            for key in (schema.SOURCE_ID, schema.FILENAME):
+                features.pop(key, None)
+        return features, labels
+
+    # Batch, report corrected boxes, prefetch. One call at a time, but beside the other stages.
     dataset = dataset.batch(examples.batch_size, drop_remainder=order.drop_remainder)
-    dataset = guard.check_batches(
-        dataset, start=start, drop_remainder=order.drop_remainder,
-        is_endless=order.num_epochs is None, keep_source_id=reader.include_source_id,
-    )  # fmt: skip
+    dataset = dataset.map(check, num_parallel_calls=1, deterministic=True)
     if run.data_service is not None:
         dataset = splits.distributed(dataset, run.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)

@@ -71,6 +71,11 @@ class FaultLog:
                     )
                     raise RecordFaultError(self.stop_reason)
 
+    def stop(self, reason: str) -> None:
+        """Sets why the run must stop, unless there is a reason already."""
+        with self._lock:
+            self.stop_reason = self.stop_reason or reason
+
     def summary(self) -> str:
         """All faults, a line for each kind and action; "" if there are none."""
         with self._lock:

@@ -7,7 +7,9 @@ number of processes or their speed.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+import numpy as np
 
 from estimator_det import files
 from estimator_det.compat import tf
@@ -30,8 +32,9 @@ class ScanTask(NamedTuple):
 
     reader: str
     file: str
-    start: int
-    stop: Optional[int]  # None: to the end of the file
+    start: int = 0  # number of the first record
+    num_records: Optional[int] = None  # None: to the end of the file
+    offset: int = 0  # first byte of the first record
 
 
 class ScanPlan(NamedTuple):
@@ -77,20 +80,21 @@ def plan(reader: str, policy: BadRecordPolicy, max_records: Optional[int] = None
             entries.append(policy.fault("lost_records", message).at(path))
             continue
         if _is_sequential(path):
-            tasks.append(ScanTask(reader, path, 0, max_records))
+            tasks.append(ScanTask(reader, path, num_records=max_records))
             total = None if total is None or max_records is None else total + max_records
             continue
         try:
-            count = tfrecord.count_records(path)
+            offsets = itertools.islice(tfrecord.record_offsets(path), max_records)
+            begins = np.fromiter(offsets, np.int64)
         except OSError as error:
             entries.append(policy.fault("lost_records", f"it cannot be read: {error}").at(path))
             continue
-        if not count:
+        if not len(begins):
             entries.append(policy.fault("empty_file", "the file contains no record").at(path))
-        stop = count if max_records is None else min(count, max_records)
-        for start in range(0, stop, RECORDS_PER_TASK):
-            tasks.append(ScanTask(reader, path, start, min(start + RECORDS_PER_TASK, stop)))
-        total = None if total is None else total + stop
+        for start in range(0, len(begins), RECORDS_PER_TASK):
+            num_records = min(RECORDS_PER_TASK, len(begins) - start)
+            tasks.append(ScanTask(reader, path, start, num_records, int(begins[start])))
+        total = None if total is None else total + len(begins)
     return ScanPlan(reader, policy, paths, tasks, total, entries)
 
 
@@ -140,7 +144,8 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: ScanTask) -> Scan:
     entries: List[RecordFault] = []
     count = 0
     try:
-        for number, record in _records(task):
+        records = itertools.islice(tfrecord.read_records(task.file, task.offset), task.num_records)
+        for number, record in enumerate(records, task.start):
             count += 1
             if isinstance(record, tfrecord.Damage):
                 fault = policy.fault(record.kind, record.message)
@@ -159,18 +164,9 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: ScanTask) -> Scan:
                 )  # fmt: skip
     except (OSError, tf.errors.OpError) as error:
         entries.append(policy.fault("lost_records", f"it cannot be read: {error}").at(task.file))
-    if task.stop is None and not count and not entries:
+    if task.num_records is None and not count and not entries:
         entries.append(policy.fault("empty_file", "the file contains no record").at(task.file))
     return Scan(task.reader, [task.file], count, columns_of(rows), entries)
-
-
-def _records(task: ScanTask) -> Iterator[Tuple[int, tfrecord.BytesOrDamage]]:
-    if _is_sequential(task.file):
-        yield from itertools.islice(tfrecord.read_records(task.file), task.stop)
-        return
-    assert task.stop is not None  # `plan` sets it for such files
-    for number in range(task.start, task.stop):
-        yield number, tfrecord.read_record(task.file, number)
 
 
 def _is_sequential(path: str) -> bool:

@@ -147,7 +147,7 @@ def _dataset(options: CocoOptions, paths: Sequence[str]) -> Dict[str, Any]:
 
 def _records(paths: Sequence[str]) -> Iterator[_Record]:
     for path in paths:
-        for number, record in tfrecord.read_records(path):
+        for number, record in enumerate(tfrecord.read_records(path)):
             where = f"{path}, record {number}"
             if isinstance(record, tfrecord.Damage):
                 raise ConversionError(f"{where}: {record.message}. Remedy: write the record again")

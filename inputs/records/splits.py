@@ -14,18 +14,22 @@ from estimator_det.errors import ConfigError
 from estimator_det.protos import input_reader_pb2
 from inputs.records import cursor
 from inputs.records.cursor import CursorState
-from inputs.records.stream import FileGuard, Order, StreamRecord, file_reader
+from inputs.records.stream import Files, Order, ReadRest, StreamRecord, file_reader
 
 _EPOCH_FACTOR = 1_000_003  # a prime, so that numbers of different epochs differ
 
 
 def split_dataset(
-    config: input_reader_pb2.InputReader, guard: FileGuard, order: Order, start: CursorState
+    config: input_reader_pb2.InputReader,
+    files: Files,
+    read_rest: ReadRest,
+    order: Order,
+    start: CursorState,
 ) -> tf.data.Dataset:
     """Each `StreamRecord` of a reader's files with its stream index, for `ShardingPolicy.DYNAMIC`.
 
     Shuffling permutes the files of each epoch, and the records in a buffer of each data worker.
-    `guard` has the files and works without Python; of `start` the seed is used.
+    `read_rest` works without Python; of `start` the seed is used.
     """
     if config.sample_from_datasets_weights:
         raise ConfigError.at(
@@ -33,8 +37,8 @@ def split_dataset(
             "does not work with a tf.data service yet: data workers read file by file",
             "Remove the weights, or --tf_data_service",
         )
-    num_files = len(guard.paths)
-    read = file_reader(guard, list(range(num_files)))
+    num_files = len(files.paths)
+    read = file_reader(files, read_rest, list(range(num_files)))
 
     @tf.autograph.experimental.do_not_convert
     def read_split(split: tf.Tensor) -> tf.data.Dataset:

@@ -4,7 +4,7 @@
 shuffles files and records, `file_reader` reads one file.
 
 TensorFlow's reader abandons a file at the first damage. So the bytes that it returns are counted;
-if they are fewer than the file has, `inputs.records.tfrecord` reads the remaining records.
+if they are fewer than the file has, a guard reads the remaining records: see `inputs.guard`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.errors import Problem, UsageError, error, warning
+from estimator_det.files import is_remote, special_kind
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog
@@ -46,10 +46,10 @@ def pack_record_ids(file: tf.Tensor, numbers: tf.Tensor) -> tf.Tensor:
 
 
 def unpack_record_ids(record_ids: tf.Tensor) -> tf.Tensor:
-    """int64 [k] -> [k, 2]: file index and record number."""
+    """int64 [...] -> [..., 2]: file index and record number."""
     bits = tf.constant(NUMBER_BITS, record_ids.dtype)
     file = tf.bitwise.right_shift(record_ids, bits)
-    return tf.stack([file, record_ids - tf.bitwise.left_shift(file, bits)], axis=1)
+    return tf.stack([file, record_ids - tf.bitwise.left_shift(file, bits)], axis=-1)
 
 
 def split_record_id(record_id: int) -> Tuple[int, int]:
@@ -70,33 +70,21 @@ class StreamRecord(NamedTuple):
 
     record_id: tf.Tensor  # int64, see `pack_record_ids`
     serialized: tf.Tensor  # string; "" if it is damaged
+    offset: tf.Tensor  # int64; its first byte in the (uncompressed) file
 
 
-class FileGuard(Protocol):
-    """Handles damaged files, and decides when to stop; its methods build operations."""
-
-    paths: List[str]
-
-    def may_continue(self) -> tf.Tensor:
-        """Bool scalar, for each file and epoch before it is read; False once the run must stop."""
-
-    def read_rest(
-        self, file: tf.Tensor, number: tf.Tensor, num_bytes: tf.Tensor, size: tf.Tensor
-    ) -> Tuple[tf.Tensor, tf.Tensor]:
-        """The next records that TensorFlow's reader did not return; mostly none.
-
-        Records before `number` were read already; TensorFlow's reader returned `num_bytes` bytes,
-        frames included, of a file that had `size` when the run began, or SIZE_UNKNOWN. `file` is an
-        index into `paths`. Returns numbers, int64 [k], and contents, string [k], "" for damaged
-        records; k is 0 at the end of the file and at most BLOCK.
-        """
+# Builds the operations that read a file from where TensorFlow's reader abandoned it. Arguments, all
+# int64: the file (index into `Files.paths`), the number of the next record, and its first byte.
+# Returns the next records, string [k], "" for one that cannot be read; the first byte of each,
+# int64 [k]; and that of the next record. At the end of the file k is 0, else at most BLOCK.
+ReadRest = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
 def find_files(pattern: str) -> List[str]:
     """The files that match a path or glob pattern, local or remote, sorted."""
     paths = match_files(pattern)
     for path in paths:
-        if kind := files.special_kind(path):
+        if kind := special_kind(path):
             raise UsageError(
                 f"input_path {pattern!r} matches {path}, which is {kind}; record files must be "
                 "regular files. Correct the path, or copy the records to a file"
@@ -107,7 +95,7 @@ def find_files(pattern: str) -> List[str]:
 def match_files(pattern: str) -> List[str]:
     """All that matches, as `find_files`, folders and named pipes included."""
     paths: List[str] = sorted(tf.io.gfile.glob(pattern))
-    if not paths and files.special_kind(pattern):  # a loop of links, which no glob reports
+    if not paths and special_kind(pattern):  # a loop of links, which no glob reports
         return [pattern]
     if not paths:
         raise FileNotFoundError(
@@ -224,7 +212,7 @@ def list_files(
 
 def _size(path: str) -> int:
     """Bytes of a local file; SIZE_UNKNOWN for a remote one, since asking takes long."""
-    if files.is_remote(path):
+    if is_remote(path):
         return SIZE_UNKNOWN
     if not os.access(path, os.R_OK):
         raise PermissionError(f"{path}: the file cannot be read; grant read permission")
@@ -243,10 +231,10 @@ class Order(NamedTuple):
 
 def record_dataset(
     config: input_reader_pb2.InputReader,
-    guard: FileGuard,
+    files: Files,
+    read_rest: ReadRest,
     order: Order,
     start: CursorState,
-    streams: Sequence[Sequence[str]],
 ) -> tf.data.Dataset:
     """Each record of a reader's files with its stream index, in the order of the seed in `start`.
 
@@ -256,14 +244,8 @@ def record_dataset(
     order. With `sample_from_datasets_weights` each input_path is a separate stream, and the next
     record comes from a stream drawn by weight.
     """
-
-    # Tracing is faster without autograph, and nothing here needs it.
-    @tf.autograph.experimental.do_not_convert
-    def may_continue(_: tf.Tensor) -> tf.Tensor:
-        return guard.may_continue()
-
     datasets, weights, begin = [], [], 0
-    for stream, length in enumerate(map(len, streams)):
+    for stream, length in enumerate(map(len, files.streams)):
         if not length:
             continue
         indices, record_shard = list(range(begin, begin + length)), order.shard
@@ -272,13 +254,13 @@ def record_dataset(
         if length >= num_workers:
             indices, record_shard = indices[worker::num_workers], sharding.WHOLE
         if order.num_epochs is None:
-            _check_not_empty([guard.paths[index] for index in indices], record_shard, order.shard)
+            _check_not_empty([files.paths[index] for index in indices], record_shard, order.shard)
         parts = (record_shard, (order.sample_1_of_n, 0))
         first = start.offset(stream).epoch
         last = cursor.LAST_EPOCH if order.num_epochs is None else order.num_epochs
         epochs = tf.data.Dataset.range(first, max(last, first))
-        epochs = epochs.take_while(may_continue)
-        read_epoch = _epoch_reader(config, guard, indices, parts, stream, start)
+        read = file_reader(files, read_rest, indices)
+        read_epoch = _epoch_reader(config, read, len(indices), parts, stream, start)
         datasets.append(epochs.flat_map(read_epoch))
         weights += config.sample_from_datasets_weights[stream : stream + 1]
     if len(datasets) == 1:
@@ -289,30 +271,30 @@ def record_dataset(
 
 def _epoch_reader(
     config: input_reader_pb2.InputReader,
-    guard: FileGuard,
-    indices: Sequence[int],
+    read: Callable[..., tf.data.Dataset],
+    num_files: int,
     parts: Sequence[sharding.Shard],
     stream: int,
     start: CursorState,
 ) -> Callable[[tf.Tensor], tf.data.Dataset]:
     """A function from an epoch to its numbered records: shuffle files, read, shuffle records.
 
-    `parts` are nested shards of the records; `indices` are the stream's files in `guard.paths`.
+    `read` reads one of the stream's files by its place; `parts` are nested shards of the records.
     """
     # Shards are disjoint only if all workers read the files in the same order.
     shuffles_files = config.shuffle and all(number == 1 for number, _ in parts)
-    num_readers = max(1, min(config.num_readers, len(indices)))
+    num_readers = max(1, min(config.num_readers, num_files))
     first = start.offset(stream)
 
+    # Tracing is faster without autograph, and nothing here needs it.
     @tf.autograph.experimental.do_not_convert
     def read_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
         seed = tf.random.stateless_uniform([], [start.seed + stream, epoch], 0, 2**31 - 1, tf.int64)
-        dataset = tf.data.Dataset.range(len(indices))
-        dataset = dataset.take_while(lambda _: guard.may_continue())
+        dataset = tf.data.Dataset.range(num_files)
         if shuffles_files and config.filenames_shuffle_buffer_size > 1:
             dataset = dataset.shuffle(config.filenames_shuffle_buffer_size, seed)
         dataset = dataset.interleave(
-            file_reader(guard, indices),
+            read,
             cycle_length=num_readers,
             block_length=max(1, config.read_block_length),
             num_parallel_calls=tf.data.AUTOTUNE if num_readers > 1 else None,
@@ -333,16 +315,21 @@ def _epoch_reader(
     return read_epoch
 
 
-def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.data.Dataset]:
-    """A function from a place in `indices` to the `StreamRecord`s of that file of the guard."""
-    paths = [guard.paths[index] for index in indices]
+def file_reader(
+    files: Files, read_rest: ReadRest, indices: Sequence[int]
+) -> Callable[..., tf.data.Dataset]:
+    """A function from a place in `indices` to the `StreamRecord`s of that one of the files."""
+    paths = [files.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
-    sizes = [SIZE_UNKNOWN if kind else _size(path) for path, kind in zip(paths, compressions)]
+    sizes = [
+        SIZE_UNKNOWN if compression else files.sizes[index]
+        for index, compression in zip(indices, compressions)
+    ]
     columns = (
         tf.constant(indices, tf.int64), tf.constant(paths), tf.constant(compressions),
         tf.constant(sizes, tf.int64),
     )  # fmt: skip
-    buffer = REMOTE_BUFFER if files.is_remote(paths[0]) else LOCAL_BUFFER
+    buffer = REMOTE_BUFFER if is_remote(paths[0]) else LOCAL_BUFFER
     plain = not any(re.search(r"[*?\[\]\\]", path) for path in paths)
 
     @tf.autograph.experimental.do_not_convert
@@ -351,35 +338,32 @@ def file_reader(guard: FileGuard, indices: Sequence[int]) -> Callable[..., tf.da
         # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
         present = tf.io.matching_files(path) if plain else path[tf.newaxis]
         records = tf.data.TFRecordDataset(present, compression, buffer)
-        return _all_records(records.ignore_errors(), guard, file, size)
+        return _all_records(records.ignore_errors(), read_rest, file, size)
 
     return read
 
 
 def _all_records(
-    serialized: tf.data.Dataset, guard: FileGuard, file: tf.Tensor, size: tf.Tensor
+    serialized: tf.data.Dataset, read_rest: ReadRest, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`StreamRecord`s of a file: those that TensorFlow's reader returns, and then the guard's."""
+    """`StreamRecord`s of a file: those that TensorFlow's reader returns, and then the rest."""
+    none = tf.zeros([0], tf.string)
 
     @tf.autograph.experimental.do_not_convert
     def count(state: Any, block: tf.Tensor) -> Any:
-        number, num_bytes = state
-        read = tf.size(block, out_type=tf.int64)
-
-        def rest() -> Any:
-            return tf.cond(
-                tf.equal(num_bytes, size),
-                lambda: (tf.zeros([0], tf.int64), tf.zeros([0], tf.string)),
-                lambda: guard.read_rest(file, number, num_bytes, size),
-            )
-
+        number, offset = state
         lengths = tf.cast(tf.strings.length(block), tf.int64) + tfrecord.OVERHEAD
-        numbers, block = tf.cond(read > 0, lambda: (number + tf.range(read), block), rest)
-        # Blocks of the guard do not count: the bytes stay those of TensorFlow's reader.
-        state = (number + tf.size(numbers, tf.int64), num_bytes + tf.reduce_sum(lengths))
-        return state, StreamRecord(pack_record_ids(file, numbers), block)
+        ends = offset + tf.cumsum(lengths)
+        records, begins, end = tf.cond(
+            (tf.size(block) > 0) | tf.equal(offset, size),
+            lambda: (block, ends - lengths, offset + tf.reduce_sum(lengths)),
+            lambda: read_rest(file, number, offset),
+        )
+        numbers = number + tf.range(tf.size(records, tf.int64))
+        state = (number + tf.size(records, tf.int64), end)
+        return state, StreamRecord(pack_record_ids(file, numbers), records, begins)
 
-    end = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string)).repeat()
+    end = tf.data.Dataset.from_tensors(none).repeat()
     zero = tf.constant(0, tf.int64)
     blocks = serialized.batch(BLOCK).concatenate(end).scan((zero, zero), count)
     return blocks.take_while(lambda records: tf.size(records.record_id) > 0).unbatch()

@@ -6,21 +6,19 @@ checksum of the data is wrong, the length still gives the start of the next reco
 of the length is wrong, the next record is searched for: the next offset whose 12 bytes are a length
 and its checksum.
 
-This reader serves examination, and files that TensorFlow's reader abandons. Records are numbered
-from 0, damaged ones included. A gap in a file counts as one record, since the number of records
-lost in it is unknown.
+This reader serves examination, and the rest of files that TensorFlow's reader abandons. Records are
+numbered from 0, damaged ones included. A gap in a file counts as one record, since the number of
+records lost in it is unknown.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 import struct
-import sys
 import zlib
-from typing import Any, Dict, Iterator, NamedTuple, Optional, Tuple, Union
+from typing import Any, Iterator, List, NamedTuple, Optional, Union
 
 import google_crc32c
 
@@ -32,7 +30,6 @@ CHECKSUM = struct.Struct("<I")
 OVERHEAD = HEADER.size + CHECKSUM.size
 MASK_DELTA = 0xA282EAD8
 CHUNK = 1 << 20
-STRIDE = 1024  # records from one cached offset to the next
 ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib detects whether the format is its own or gzip
 
 
@@ -46,10 +43,18 @@ class Damage(NamedTuple):
 BytesOrDamage = Union[bytes, Damage]
 
 
+class Block(NamedTuple):
+    """Some records that follow one another."""
+
+    records: List[BytesOrDamage]
+    offsets: List[int]  # first byte of each frame
+    end: int  # first byte after them
+
+
 class _Frame(NamedTuple):
     offset: int  # first byte of the frame
-    length: int  # bytes of data
-    damage: Optional[Damage]
+    end: int  # first byte after it
+    damage: Optional[Damage] = None
 
 
 def compression_of(path: str) -> str:
@@ -57,34 +62,39 @@ def compression_of(path: str) -> str:
     return next((kind for end, kind in COMPRESSIONS.items() if path.endswith(end)), "")
 
 
-def read_records(path: str) -> Iterator[Tuple[int, BytesOrDamage]]:
-    """The number of every record of a file, and its bytes or damage."""
+def read_records(path: str, offset: int = 0) -> Iterator[BytesOrDamage]:
+    """The bytes or the damage of each record, from the one that begins at an offset on."""
     with contextlib.closing(_Source(path)) as source:
-        for number, frame in enumerate(_frames(source)):
-            yield number, frame.damage or _data(source, frame)
+        for frame in _frames(source, offset):
+            yield _data(source, frame)
+
+
+def read_block(path: str, offset: int, num_records: int) -> Block:
+    """Up to `num_records` records, from the one that begins at an offset on."""
+    block = Block([], [], offset)
+    with contextlib.closing(_Source(path)) as source:
+        for frame in itertools.islice(_frames(source, offset), num_records):
+            block.records.append(_data(source, frame))
+            block.offsets.append(frame.offset)
+            block = block._replace(end=frame.end)
+    return block
 
 
 def read_record(path: str, number: int) -> BytesOrDamage:
-    """One record by its number.
-
-    The offset of each STRIDE-th record is cached, so that reading several is fast, except in
-    compressed files, which are read from their beginning each time.
-    """
-    last = -1
-    with contextlib.closing(_Source(path)) as source:
-        for last, frame in _numbered_frames(source, number):
-            if last == number:
-                return frame.damage or _data(source, frame)
-    raise IndexError(f"{path}: there is no record {number}; the file has {last + 1}")
-
-
-def count_records(path: str) -> int:
-    """Records of a file, with one for each gap; fast for a local file that is not compressed."""
+    """One record by its number, found by the lengths of those before it."""
     count = 0
     with contextlib.closing(_Source(path)) as source:
-        for number, _ in _numbered_frames(source, sys.maxsize):
-            count = number + 1
-    return count
+        for count, frame in enumerate(_frames(source), 1):
+            if count == number + 1:
+                return _data(source, frame)
+    raise IndexError(f"{path}: there is no record {number}; the file has {count}")
+
+
+def record_offsets(path: str) -> Iterator[int]:
+    """The offset of each record; fast for a local file that is not compressed."""
+    with contextlib.closing(_Source(path)) as source:
+        for frame in _frames(source):
+            yield frame.offset
 
 
 def sample_records(path: str, num_places: int, num_records: int) -> Iterator[BytesOrDamage]:
@@ -102,49 +112,23 @@ def sample_records(path: str, num_places: int, num_records: int) -> Iterator[Byt
             if begin is None:
                 return
             for frame in itertools.islice(_frames(source, begin), num_records):
-                yield frame.damage or _data(source, frame)
-                end = frame.offset + OVERHEAD + frame.length
+                yield _data(source, frame)
+                end = frame.end
 
 
 def file_size(path: str) -> int:
     """Bytes of a local or remote file."""
-    return _identity(path)[0]
+    if files.is_remote(path):
+        from estimator_det.compat import tf
+
+        return int(tf.io.gfile.stat(path).length)
+    return os.path.getsize(path)
 
 
 def masked_crc(data: bytes) -> int:
     """Checksum of some bytes as record files store it."""
     crc = int(google_crc32c.value(data))
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
-
-
-def _identity(path: str) -> Tuple[int, int]:
-    """Size and time of the last change."""
-    if files.is_remote(path):
-        from estimator_det.compat import tf
-
-        remote = tf.io.gfile.stat(path)
-        return int(remote.length), int(remote.mtime_nsec)
-    local = os.stat(path)
-    return local.st_size, local.st_mtime_ns
-
-
-@functools.lru_cache(maxsize=64)
-def _cached_offsets(path: str, size: int, changed: int) -> Dict[int, int]:
-    """Number of each STRIDE-th record -> its offset, as far as somebody has read the file."""
-    del path, size, changed  # the key: a rewritten file is read again
-    return {0: 0}
-
-
-def _numbered_frames(source: _Source, number: int) -> Iterator[Tuple[int, _Frame]]:
-    """Numbers and frames from the nearest cached offset before a record on."""
-    compressed = source.size is None
-    offsets = {0: 0} if compressed else _cached_offsets(source.path, *_identity(source.path))
-    # No number is left out, whoever adds the offsets.
-    first = max(min(number // STRIDE, len(offsets) - 1), 0) * STRIDE
-    for current, frame in enumerate(_frames(source, offsets[first]), first):
-        if current % STRIDE == 0 and not compressed:
-            offsets[current] = frame.offset
-        yield current, frame
 
 
 class _Source:
@@ -212,21 +196,21 @@ def _frames(source: _Source, offset: int = 0) -> Iterator[_Frame]:
         length = _length(header)
         if length is None or (size is not None and offset + OVERHEAD + length > size):
             following = _search(source, offset + 1)
-            end = size if following is None else following
-            yield _Frame(offset, 0, _frame_damage(offset, header, length, end))
+            end = following or size or offset
+            yield _Frame(offset, end, _frame_damage(offset, header, length, end))
             if following is None:
                 break
             offset = following
             continue
         if size is None and len(source.at(offset, OVERHEAD + length)) < OVERHEAD + length:
             if not source.error:
-                yield _Frame(offset, 0, _frame_damage(offset, header, length, None))
+                yield _Frame(offset, offset, _frame_damage(offset, header, length, offset))
             break
-        yield _Frame(offset, length, None)
+        yield _Frame(offset, offset + OVERHEAD + length)
         offset += OVERHEAD + length
     if source.error:
         message = f"{source.error}; the records after byte {offset} of its content are lost"
-        yield _Frame(offset, 0, Damage("lost_records", message))
+        yield _Frame(offset, offset, Damage("lost_records", message))
 
 
 def _length(header: bytes) -> Optional[int]:
@@ -237,15 +221,14 @@ def _length(header: bytes) -> Optional[int]:
     return int(length) if masked_crc(header[:8]) == checksum else None
 
 
-def _frame_damage(offset: int, header: bytes, length: Optional[int], end: Optional[int]) -> Damage:
-    num_bytes = 0 if end is None else end - offset
+def _frame_damage(offset: int, header: bytes, length: Optional[int], end: int) -> Damage:
     if length is not None:
         what = f"the file ends within the record, which begins at byte {offset}"
     elif len(header) < HEADER.size:
         what = f"the file ends within the length of the record, which begins at byte {offset}"
     else:
         what = f"the record's length at byte {offset} fails its checksum"
-    return Damage("damaged_record", f"{what}; {num_bytes} bytes are skipped")
+    return Damage("damaged_record", f"{what}; {end - offset} bytes are skipped")
 
 
 def _search(source: _Source, offset: int) -> Optional[int]:
@@ -265,13 +248,13 @@ def _search(source: _Source, offset: int) -> Optional[int]:
 
 
 def _data(source: _Source, frame: _Frame) -> BytesOrDamage:
-    content = source.at(frame.offset + HEADER.size, frame.length + CHECKSUM.size)
-    data = content[: frame.length]
-    stored = content[frame.length :]
-    if len(stored) == CHECKSUM.size and masked_crc(data) == CHECKSUM.unpack(stored)[0]:
+    if frame.damage is not None:
+        return frame.damage
+    begin = frame.offset + HEADER.size
+    content = source.at(begin, frame.end - begin)
+    data, stored = content[: -CHECKSUM.size], content[-CHECKSUM.size :]
+    if CHECKSUM.pack(masked_crc(data)) == stored:
         return data
-    message = (
-        f"the record's {frame.length} bytes of data, from byte {frame.offset + HEADER.size} on, "
-        "fail their checksum"
-    )
+    num_bytes = frame.end - CHECKSUM.size - begin
+    message = f"the record's {num_bytes} bytes of data, from byte {begin} on, fail their checksum"
     return Damage("damaged_record", message)

@@ -11,7 +11,6 @@ from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.examples import with_partners
-from inputs.guarding import guard
 from inputs.records.cursor import DataCursor
 from tests.inputs.examples import BOXES, encoded, example, picture, write
 from tests.inputs.reading import entries_of, train_fn
@@ -125,9 +124,8 @@ def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path):
 @pytest.mark.parametrize(
     "step", ["mixup {}", pytest.param("random_adjust_hue {}", marks=pytest.mark.exhaustive)]
 )
-def test_waiting_records_are_not_missed(tmp_path, monkeypatch, step):
+def test_waiting_records_are_not_missed(tmp_path, step):
     """Samples wait for a batch of 60, and for partners; none must count as one that failed."""
-    monkeypatch.setattr(guard, "MAX_PENDING", 10)
     records = [example({**BOXES, **LABELS, "image/encoded": encoded(picture(4, 4))})] * 3
     text = "train_config { batch_size: 60 }" + mixing(step)
     config = reading([write(tmp_path / "r", records)], IN_ORDER + text)

@@ -12,12 +12,10 @@ import pytest
 from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
-from inputs.bad_records.policy import make_policy
-from inputs.guarding.guard import Guard
 from inputs.records import cursor, stream
 from inputs.records.cursor import CursorState, DataCursor, StreamOffset, order_fingerprint
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
-from tests.inputs.reading import run_in_graph, train_fn
+from tests.inputs.reading import no_rest, run_in_graph, train_fn
 
 LABELS = {"image/object/class/label": [2, 1]}
 AUGMENTED = "train_config { data_augmentation_options { random_horizontal_flip {} } }"
@@ -87,15 +85,14 @@ def test_each_order_of_records_is_resumed(tmp_path, text, counts):
     """Without decoding, which does not change the order."""
     reader = reading(files(tmp_path, 7, 6), f"train_input_reader {{ {text} }}").train_input_reader
     found = stream.list_files(reader)
-    guard = Guard(found.paths, make_policy(reader), FaultLog())
 
     def names(cursor: DataCursor, count: int) -> List[int]:
         records = stream.record_dataset(
             reader,
-            guard,
+            found,
+            no_rest,
             stream.Order(5, sample_1_of_n=reader.sample_1_of_n_examples),
             cursor.begin(5, "order"),
-            found.streams,
         )
         read = list(records.take(count).as_numpy_iterator())
         first = cursor.state.count if cursor.state is not None else 0

@@ -12,12 +12,11 @@ import inputs
 from estimator_det.compat import tf
 from estimator_det.errors import ConfigError
 from inputs import schema
-from inputs.guarding.guard import GraphGuard
 from inputs.records import splits
 from inputs.records.cursor import CursorState
 from inputs.records.stream import Order, list_files, split_record_id
 from tests.inputs.examples import pipeline_of
-from tests.inputs.reading import run_in_graph
+from tests.inputs.reading import no_rest, run_in_graph
 from tests.inputs.test_pipeline import preprocess_of
 
 NUM_FILES, EACH = 5, 8
@@ -55,12 +54,12 @@ def test_each_record_enters_the_model_once_an_epoch(tmp_path, address):
 def test_fields_of_the_reader_apply_without_a_service(tmp_path):
     """The splits alone: a sample of each file, and records in a buffer."""
     reader = _config(tmp_path, "shuffle_buffer_size: 1").train_input_reader
-    paths = list_files(reader).paths
+    files = list_files(reader)
 
     def numbers(shuffle: bool) -> List[Tuple[int, int]]:
         reader.shuffle = shuffle
         order = Order(3, num_epochs=1, sample_1_of_n=3)
-        dataset = splits.split_dataset(reader, GraphGuard(paths), order, CursorState(3))
+        dataset = splits.split_dataset(reader, files, no_rest, order, CursorState(3))
         records = [record for record, _ in dataset.as_numpy_iterator()]
         return [split_record_id(int(record.record_id)) for record in records]
 

@@ -8,22 +8,19 @@ import pytest
 
 from estimator_det.errors import UsageError
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.log import FaultLog
-from inputs.bad_records.policy import make_policy
-from inputs.guarding.guard import Guard
 from inputs.records import stream as records
 from inputs.records.cursor import CursorState
 from tests.faults import faults
 from tests.inputs.examples import reader, write
+from tests.inputs.reading import no_rest
 
 
 def stream(options: Any, *, shuffle: bool, seed: int = 1, **order: Any) -> Any:
     """The dataset of an input reader."""
     options.shuffle = shuffle
     files = records.list_files(options)
-    guard = Guard(files.paths, make_policy(options), FaultLog())
     return records.record_dataset(
-        options, guard, records.Order(seed, **order), CursorState(seed), files.streams
+        options, files, no_rest, records.Order(seed, **order), CursorState(seed)
     )
 
 

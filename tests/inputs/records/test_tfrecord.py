@@ -14,11 +14,6 @@ from tests.inputs.faults import frames_of, gzipped
 DATA = [b"zero", b"", b"two" * 5000, b"three", b"four"]
 
 
-@pytest.fixture(autouse=True)
-def _short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfrecord, "STRIDE", 2)
-
-
 def changed(frame: bytes, position: int) -> bytes:
     return frame[:position] + bytes([frame[position] ^ 1]) + frame[position + 1 :]
 
@@ -26,15 +21,19 @@ def changed(frame: bytes, position: int) -> bytes:
 def found(path: pathlib.Path) -> List[Any]:
     """Data, or the kind of damage and the numbers in its message."""
     records = list(tfrecord.read_records(str(path)))
-    assert [number for number, _ in records] == list(range(len(records)))
-    assert tfrecord.count_records(str(path)) == len(records)
-    for number, record in records:
+    offsets = list(tfrecord.record_offsets(str(path)))
+    assert len(offsets) == len(records)
+    for number, (record, offset) in enumerate(zip(records, offsets)):
         assert tfrecord.read_record(str(path), number) == record
-    with pytest.raises(IndexError, match="there is no record"):
+        assert list(tfrecord.read_records(str(path), offset)) == records[number:]
+        block = tfrecord.read_block(str(path), offset, 2)
+        assert block.records == records[number : number + 2]
+        assert block.offsets == offsets[number : number + 2]
+    with pytest.raises(IndexError, match=f"no record {len(records)}; the file has {len(records)}"):
         tfrecord.read_record(str(path), len(records))
     return [
         (r.kind, *map(int, re.findall(r"\d+", r.message))) if isinstance(r, Damage) else r
-        for _, r in records
+        for r in records
     ]
 
 
@@ -43,17 +42,6 @@ def test_reads_what_tensorflow_writes(tmp_path, end, kind):
     for data in (DATA, []):
         write(tmp_path / f"r{end}", data, kind)
         assert found(tmp_path / f"r{end}") == data
-
-
-def test_one_record_needs_neither_the_rest_of_its_file_nor_a_list_of_all(tmp_path):
-    path = write(tmp_path / "r", [b"%d" % number for number in range(9)])
-    offsets = tfrecord._cached_offsets(path, *tfrecord._identity(path))
-    for number, cached in ((3, [0, 2]), (1, [0, 2]), (4, [0, 2, 4]), (8, [0, 2, 4, 6, 8])):
-        assert tfrecord.read_record(path, number) == b"%d" % number
-        assert list(offsets) == cached
-    for number in (-1, 9):
-        with pytest.raises(IndexError, match=f"no record {number}; the file has 9"):
-            tfrecord.read_record(path, number)
 
 
 @pytest.mark.parametrize(
