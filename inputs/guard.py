@@ -1,10 +1,10 @@
 """Guards the input pipeline: reports every record that it loses, and calls Python for no other.
 
 A parallel map decodes the records and ignores its errors. A table in the graph has the place in its
-file of each record that is being decoded. If TensorFlow rejects a record, it stays in the table
-until so many records follow that no earlier one can be in work. Then Python reads that record once
-more, examines it and reports its faults to the `FaultLog`, which decides when the run must stop.
-Counts of corrected boxes come with the batch.
+file of each record that is being decoded. If TensorFlow rejects a record, its place stays in the
+table. Some records later the map has certainly finished with it: Python reads the record again,
+examines it and reports its faults to the `FaultLog`, which decides when the run must stop. Counts
+of corrected boxes come with the batch.
 
 TensorFlow's reader abandons a file at the first damage; Python reads the rest from that byte on.
 
@@ -48,7 +48,7 @@ Read = Callable[[tf.Tensor, StreamRecord, tf.Tensor], Any]
 # (serialized record, number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
 
-MAX_LOSSES = 100  # of one record before any other can be used; then none can
+MAX_LOSSES = 100  # times that one record may be lost while no other can be used
 NO_MORE = -1  # an offset after a rest that cannot be read
 
 
@@ -85,8 +85,8 @@ class Guard:
 
         The data end early, with an error, if the run must stop.
         """
-        # The map works on `num_parallel_calls` records, and one more waits for its consumer; twice
-        # as many leave no doubt.
+        # The map works on `num_parallel_calls` records, and one more may wait for its consumer. No
+        # doubt is left about records that are twice as far back.
         num_in_work = 2 * (num_parallel_calls + 1)
 
         # Tracing is several times faster without autograph, and nothing here needs it.
