@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import os
@@ -103,7 +102,7 @@ class EvaluationRun:
         for reader in self._readers:
             check_class_names(reader.config)
 
-    @functools.cached_property
+    @property
     def lower_is_better(self) -> bool:
         """True if the lowest value of the metric that decides is the best."""
         metric = self.context.options.evaluation.best_metric
