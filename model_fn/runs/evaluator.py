@@ -210,11 +210,6 @@ def evaluate(
         model_dir: Folder of a run; it gets the events.
         options: Options of the run; `evaluation.sample_1_of_n` alone counts here.
         checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
-
-    Raises:
-        FileNotFoundError: if there is no checkpoint.
-        CheckpointGoneError: if the checkpoint of this prefix is deleted before it is read.
-        DamagedCheckpointsError: if it cannot be read.
     """
     run = _make_run(config, model_dir, options, on_training_data, TABLE)
     checkpoint = checkpoint or model_dir
@@ -273,10 +268,6 @@ def continuous_eval(
 
     Returns:
         The last evaluation on each reader; empty if there was no checkpoint.
-
-    Raises:
-        UsageError: if no evaluation computes `evaluation.best_metric`.
-        FileNotFoundError: if `checkpoint_dir` is a published model.
     """
     run = _make_run(config, model_dir, options, on_training_data)
     run.check()

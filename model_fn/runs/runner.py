@@ -69,13 +69,7 @@ def train_and_evaluate(
 
     Raises:
         Stopped: after SIGINT or SIGTERM; a KeyboardInterrupt.
-        FolderInUseError: if another process trains in `model_dir`.
-        FolderNotWritableError: if `model_dir` cannot be written to, at the start or later.
-        DamagedCheckpointsError: if there are checkpoints, and none is whole.
-        UsageError: if the configuration does not suit the TPU, no evaluation computes
-            `evaluation.best_metric`, or a label map fits no record of a sample of its reader.
-        NoTpuError: if the TPU cannot be reached.
-        MissingTaskError: if another task of the cluster is missing for too long.
+        RunError, UsageError: what a user can fix, see `estimator_det.errors`.
     """
     return _checked_run(config, model_dir, options, fields, evaluates=True)
 

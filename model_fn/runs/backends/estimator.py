@@ -172,11 +172,12 @@ def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
 
 
 class EstimatorBackend(Backend):
-    """An Estimator in this process."""
+    """An Estimator in this process; `run_options` are more settings of its `RunConfig`."""
 
-    def __init__(self, context: RunContext) -> None:
+    def __init__(self, context: RunContext, **run_options: Any) -> None:
         has_position = context.options.data_service is None
         super().__init__(context, [position_file(context.cluster)] if has_position else [])
+        self._run_options = run_options
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -184,12 +185,8 @@ class EstimatorBackend(Backend):
         return make_train_input_fn(self._context, next(iter(cursors), None), first_step, fault_log)
 
     def train(
-        self,
-        input_fn: Callable[..., Any],
-        make_hooks: Callable[[Training], Sequence[Hook]],
-        **run_options: Any,
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
-        """Like the base; `run_options` are more settings of `RunConfig`."""
         context = self._context
         model_fn = ModelFn(context.config, compute_dtype=network_type(context), stop=context.stop)
         trainer = make_estimator(
@@ -198,6 +195,6 @@ class EstimatorBackend(Backend):
             cluster=context.cluster,
             seed=context.options.seed,
             session_config=_session_config(context.cluster),
-            **run_options,
+            **self._run_options,
         )
         HookAdapter(context, model_fn, make_hooks).train(trainer, input_fn)

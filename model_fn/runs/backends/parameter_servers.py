@@ -32,7 +32,9 @@ class ParameterServerBackend(EstimatorBackend):
     """The chief or a worker of a cluster."""
 
     def __init__(self, context: RunContext) -> None:
-        super().__init__(context)
+        # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
+        waiting = {} if context.cluster.is_chief else {"session_creation_timeout_secs": 1}
+        super().__init__(context, **waiting)
         self._cluster = context.cluster
         self._end = TrainingEnd(context.model_dir, context.num_steps)
         self._watch = task_watch.watch_run(context, self._end)
@@ -61,15 +63,9 @@ class ParameterServerBackend(EstimatorBackend):
         return input_fn
 
     def train(
-        self,
-        input_fn: Callable[..., Any],
-        make_hooks: Callable[[Training], Sequence[Hook]],
-        **run_options: Any,
+        self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
         is_chief, stop = self._cluster.is_chief, self._context.stop
-        if not is_chief:
-            # A worker that finds no values does not wait for them here: TensorFlow sleeps too long.
-            run_options["session_creation_timeout_secs"] = 1
         with self._watch.watching():
             if self._server is None:
                 self._server = task_watch.start_server(self._cluster)
@@ -79,7 +75,7 @@ class ParameterServerBackend(EstimatorBackend):
                 if stop.is_requested:
                     return
             try:
-                super().train(input_fn, make_hooks, **run_options)
+                super().train(input_fn, make_hooks)
             except tf.errors.DeadlineExceededError as error:
                 if not failures.lacks_variables(error):
                     raise
