@@ -45,6 +45,7 @@ LEFT_OUT = {
     r"estimator-det init --records records ": "test_tutorial.py runs it",
     r"estimator-det \S+ project/(run|pipeline\.config)": "test_tutorial.py runs it",
     r"estimator-det detect --model exported photos ": "test_tutorial.py runs it",
+    r"estimator-det .*(animals|published|coco17_tpu-8|exported_coco) ?": "test_tutorial.py runs it",
     r"estimator-det evaluate .* --calibrate ": "test_evaluate_detections.py; needs trained scores",
     r"estimator-det train my\.config ": "test_distributed_docs.py runs it; `tpu` needs a TPU",
     r"estimator-det data-worker ": "test_distributed_docs.py runs it",
