@@ -108,7 +108,7 @@ def _image_line(path: str, image: ImageFile, detections: Detections) -> Dict[str
 
 
 def json_entries(detections: Detections) -> List[Dict[str, Any]]:
-    """The detections of a JSON line, with the masks of models that have them."""
+    """The detections of a JSON line, with the masks and keypoints of models that have them."""
     sides = ("ymin", "xmin", "ymax", "xmax")
     boxes = detections.normalized_boxes.tolist()
     return [
@@ -119,6 +119,23 @@ def json_entries(detections: Detections) -> List[Dict[str, Any]]:
             "box": dict(zip(sides, (round(side, 6) for side in boxes[i]))),
             "box_pixels": dict(zip(sides, (round(float(side), 2) for side in pixels))),
             **({} if detections.masks is None else {"segmentation": detections.segmentation(i)}),
+            **({} if detections.keypoints is None else {"keypoints": _keypoints(detections, i)}),
         }
         for i, pixels in enumerate(detections.boxes)
     ]
+
+
+def _keypoints(detections: Detections, i: int) -> List[Dict[str, Any]]:
+    """The keypoints that the class of a detection has."""
+    assert detections.keypoints is not None
+    height, width = detections.image_size
+    scores = detections.keypoint_scores
+    entries: List[Dict[str, Any]] = []
+    for number in np.flatnonzero(detections.is_keypoint()[i]).tolist():
+        y, x = detections.keypoints[i, number].tolist()
+        entry = {"name": detections.skeleton.name(number), "y": round(y, 6), "x": round(x, 6)}
+        entry.update(y_pixels=round(y * height, 2), x_pixels=round(x * width, 2))
+        if scores is not None:
+            entry["score"] = round(float(scores[i, number]), 6)
+        entries.append(entry)
+    return entries

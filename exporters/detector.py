@@ -17,7 +17,19 @@ from estimator_det.errors import RunError, UsageError
 from estimator_det.files.mask_regions import MaskRegion, paste_mask, run_lengths
 from exporters import formats
 from exporters.image_files import pillow_pixels, read_image
-from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel, resized
+from exporters.loaded_model import (
+    BOXES,
+    CLASSES,
+    KEYPOINT_SCORES,
+    KEYPOINTS,
+    MASKS,
+    NO_SKELETON,
+    NUM,
+    SCORES,
+    LoadedModel,
+    Skeleton,
+    resized,
+)
 from inputs.serving import COLOR_CHANNELS
 from model_fn.drawing.boxes import DrawOptions, draw_boxes
 from model_fn.evaluation import score_thresholds
@@ -48,6 +60,10 @@ class Detections:
     names: Tuple[str, ...]  # class names; the id as text without a name
     image_size: Tuple[int, int]  # height and width
     masks: Optional[np.ndarray] = None  # float32 [n, h, w], each fills its box; if the model has it
+    # float32 [n, P, 2], y and x as fractions of the image, if the model finds keypoints
+    keypoints: Optional[np.ndarray] = None
+    keypoint_scores: Optional[np.ndarray] = None  # float32 [n, P], 0 if the class lacks it
+    skeleton: Skeleton = NO_SKELETON  # names of the keypoints, and lines between them
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -82,6 +98,8 @@ class Detections:
             classes=self.classes[indices],
             names=tuple(self.names[i] for i in indices),
             masks=None if self.masks is None else self.masks[indices],
+            keypoints=None if self.keypoints is None else self.keypoints[indices],
+            keypoint_scores=None if self.keypoint_scores is None else self.keypoint_scores[indices],
         )
 
     def above(self, min_score: Union[float, ClassThresholds]) -> Detections:
@@ -95,8 +113,18 @@ class Detections:
         encoded = run_lengths(self.mask(i), self.image_size)
         return {**encoded, "counts": encoded["counts"].decode("ascii")}
 
+    def is_keypoint(self) -> np.ndarray:
+        """Bool [n, P], False for keypoints that the class of a detection lacks."""
+        if self.keypoints is None:
+            raise ValueError("these detections have no keypoints: the model does not find them")
+        is_found = np.isfinite(self.keypoints).all(axis=-1)
+        return is_found if self.keypoint_scores is None else is_found & (self.keypoint_scores > 0)
+
     def to_coco(self, image_id: Any) -> List[Dict[str, Any]]:
-        """Entries of COCO's results file; boxes are x, y, width and height in pixels."""
+        """Entries of COCO's results file; boxes are x, y, width and height in pixels.
+
+        Keypoints are x, y and visibility: 2, or 0 for those that the class lacks.
+        """
         entries = []
         for i, (top, left, bottom, right) in enumerate(self.boxes.tolist()):
             entry = {
@@ -107,6 +135,11 @@ class Detections:
             }
             if self.masks is not None:
                 entry["segmentation"] = self.segmentation(i)
+            if self.keypoints is not None:
+                has_point = self.is_keypoint()[i, :, np.newaxis]
+                points = self.keypoints[i, :, ::-1] * self.image_size[::-1]
+                rows = np.where(has_point, np.hstack([points, 2 * has_point]), 0)
+                entry["keypoints"] = rows.ravel().tolist()
             entries.append(entry)
         return entries
 
@@ -143,8 +176,14 @@ class Detections:
             self.names,
             self.scores,
             colors=self.classes.tolist(),
+            keypoints=self.keypoints,
+            keypoint_scores=self.keypoint_scores,
             mask_of=None if self.masks is None else lambda i: self.mask(i, size),
-            options=DrawOptions(min_score=0.0, same_object_iou=SAME_OBJECT_IOU),
+            options=DrawOptions(
+                min_score=0.0,
+                same_object_iou=SAME_OBJECT_IOU,
+                keypoint_edges=self.skeleton.edges,
+            ),
         )
 
 
@@ -230,13 +269,20 @@ class Detector:
         """
         count = int(outputs[NUM])
         classes = outputs[CLASSES][:count].astype(np.int64)
+        masks, keypoints, keypoint_scores = (
+            outputs[name][:count] if name in outputs else None
+            for name in (MASKS, KEYPOINTS, KEYPOINT_SCORES)
+        )
         return Detections(
             normalized_boxes=outputs[BOXES][:count],
             scores=outputs[SCORES][:count],
             classes=classes,
             names=tuple(map(self.model.name, classes)),
             image_size=image_size,
-            masks=outputs[MASKS][:count] if MASKS in outputs else None,
+            masks=masks,
+            keypoints=keypoints,
+            keypoint_scores=keypoint_scores,
+            skeleton=NO_SKELETON if keypoints is None else self.model.skeleton,
         )
 
     @property

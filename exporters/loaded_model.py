@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import abc
+import functools
 import os
-from typing import Any, Dict, Iterable, Mapping, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from PIL import Image
 
 from estimator_det import files
 from estimator_det.compat import tf
+from estimator_det.config import pipeline
 from estimator_det.errors import RunError
 from inputs.datasets.writer import encode_image
 from inputs.label_map import read_label_map
@@ -24,11 +27,26 @@ NUM, BOXES, SCORES, CLASSES, MASKS = (
     "detection_classes",
     "detection_masks",
 )
+KEYPOINTS, KEYPOINT_SCORES = "detection_keypoints", "detection_keypoint_scores"
 REQUIRED_OUTPUTS = (NUM, BOXES, SCORES, CLASSES)
 SAVED_MODEL_FOLDER = "saved_model"  # in an export
 LABEL_MAP_FILE = "label_map.pbtxt"  # beside formats that cannot contain one
 THRESHOLDS_FILE = "thresholds.json"
 OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations in served models
+
+
+class Skeleton(NamedTuple):
+    """Keypoints that a model finds."""
+
+    names: Mapping[int, str] = MappingProxyType({})  # by index; empty without a label map
+    edges: Tuple[Tuple[int, int], ...] = ()  # pairs, by index, that a line connects
+
+    def name(self, i: int) -> str:
+        """The name of a keypoint; its index as text if it has none."""
+        return self.names.get(i, str(i))
+
+
+NO_SKELETON = Skeleton()
 
 
 class LoadedModel(abc.ABC):
@@ -57,6 +75,18 @@ class LoadedModel(abc.ABC):
         self.thresholds_file = (
             thresholds_beside(path) if thresholds_file is None else thresholds_file
         )
+
+    @functools.cached_property
+    def skeleton(self) -> Skeleton:
+        """Keypoints of the label map of the export, and the edges of its `pipeline.config`."""
+        folder = parent_folder(self.path)
+        label_map, config = label_map_of(folder), os.path.join(folder, pipeline.PIPELINE_FILE)
+        ids = {} if label_map is None else read_label_map(label_map).keypoint_ids
+        edges: Sequence[Any] = ()
+        if tf.io.gfile.exists(config):
+            edges = pipeline.read_pipeline(config).eval_config.keypoint_edge
+        names = {i: name for name, i in ids.items()}
+        return Skeleton(names, tuple((edge.start, edge.end) for edge in edges))
 
     def refuse_unless(
         self, takes_images: bool, inputs: Iterable[str], outputs: Iterable[str]

@@ -32,6 +32,14 @@ def predicts_masks(model: model_pb2.DetectionModel) -> bool:
     return bool(model.faster_rcnn.number_of_stages == 3)
 
 
+def predicts_keypoints(model: model_pb2.DetectionModel) -> bool:
+    """True if detections of a `DetectionModel` have keypoints."""
+    return bool(
+        model.center_net.keypoint_estimation_task
+        or model.ssd.box_coder.keypoint_box_coder.num_keypoints
+    )
+
+
 def is_class_agnostic(model: model_pb2.DetectionModel) -> bool:
     """Whether a `DetectionModel` finds objects of whatever class."""
     kind = model.WhichOneof("model")

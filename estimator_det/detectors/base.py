@@ -104,7 +104,7 @@ class WeightedLosses:
 class BatchDetections(NamedTuple):
     """Final detections, by falling score; rows past `num` are zero.
 
-    `boxes` are normalized to the real image inside the padded one.
+    `boxes` and `keypoints` are normalized to the real image inside the padded one.
     """
 
     boxes: tf.Tensor  # float32 [B, N, 4]
@@ -116,7 +116,8 @@ class BatchDetections(NamedTuple):
     multiclass_scores: Optional[tf.Tensor] = None  # float32 [B, N, K + 1]
     anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
-    keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2]
+    keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2], y and x
+    keypoint_scores: Optional[tf.Tensor] = None  # float32 [B, N, P]
     features: Optional[tf.Tensor] = None  # float32 [B, N, depth], features of the second stage
     # float32 [B, N, h, w, depth], features of the first stage
     cropped_features: Optional[tf.Tensor] = None
@@ -135,6 +136,7 @@ class BatchDetections(NamedTuple):
             "detection_anchor_indices": self.anchor_indices,
             "detection_masks": self.masks,
             "detection_keypoints": self.keypoints,
+            "detection_keypoint_scores": self.keypoint_scores,
             "detection_features": self.features,
             "cropped_rpn_box_features": self.cropped_features,
         }

@@ -164,13 +164,19 @@ class SsdDetector:
             decoded = decoded._replace(boxes=tf.identity(decoded.boxes, "raw_box_locations"))
             all_scores = self.postprocessing.convert_scores(predictions.class_logits)
             all_scores = tf.identity(all_scores, "raw_box_scores")
-            windows = ImageFrame(predictions.inputs, true_shapes).windows
+            windows = normalize_boxes(
+                ImageFrame(predictions.inputs, true_shapes).windows, predictions.inputs
+            )
+            fields = {}
+            if decoded.keypoints is not None:
+                real_sizes = windows[:, tf.newaxis, tf.newaxis, 2:]
+                fields["keypoints"] = decoded.keypoints / real_sizes
             return self.postprocessing.suppress(
                 decoded.boxes[:, :, tf.newaxis, :],
                 all_scores,
                 decoded.boxes,
-                normalize_boxes(windows, predictions.inputs),
-                {} if decoded.keypoints is None else {"keypoints": decoded.keypoints},
+                windows,
+                fields,
             )
 
     def updates(self) -> List[tf.Operation]:

@@ -10,7 +10,7 @@ import requests
 
 from estimator_det.console.printing import plain
 from estimator_det.errors import RunError
-from exporters.loaded_model import BOXES, CLASSES, MASKS, NUM, SCORES, LoadedModel
+from exporters.loaded_model import BOXES, CLASSES, MASKS, NO_SKELETON, NUM, SCORES, LoadedModel
 from inputs.datasets.writer import encode_image
 from model_fn.serving.graph import SERVING_DEFAULT
 
@@ -35,6 +35,7 @@ class RemoteModel(LoadedModel):
 
     def __init__(self, url: str, class_names: Mapping[int, str]) -> None:
         super().__init__(url.rstrip("/"), class_names, thresholds_file="")
+        self.skeleton = NO_SKELETON
         self._session = requests.Session()
         answer = self._request("GET", f"{self.path}/metadata")
         try:

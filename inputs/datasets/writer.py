@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -134,15 +135,30 @@ def write_sharded(examples: Iterable[tf.train.Example], path: str, num_shards: i
         tf.io.gfile.rename(source, target, overwrite=True)
 
 
-def write_label_map(names_by_id: Mapping[int, str], path: str) -> None:
-    """Writes `{1: "circle", …}` as a label map in text form; ids start at 1."""
+def write_label_map(
+    names_by_id: Mapping[int, str],
+    path: str,
+    keypoints: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> None:
+    """Writes `{1: "circle", …}` as a label map in text form; ids start at 1.
+
+    Args:
+        keypoints: Id of a class -> names of its keypoints, in the order of records.
+    """
     if any(class_id < 1 for class_id in names_by_id):
         raise ValueError(f"label map ids start at 1; given {sorted(names_by_id)}")
-    items = [
-        f"item {{\n  id: {class_id}\n  name: {json.dumps(name, ensure_ascii=False)}\n}}\n"
-        for class_id, name in sorted(names_by_id.items())
-    ]
+    items = []
+    for class_id, name in sorted(names_by_id.items()):
+        points = "".join(
+            f"  keypoints {{\n    id: {i}\n    label: {_quoted(label)}\n  }}\n"
+            for i, label in enumerate(keypoints.get(class_id, ()))
+        )
+        items.append(f"item {{\n  id: {class_id}\n  name: {_quoted(name)}\n{points}}}\n")
     atomic.write(path, "\n".join(items))
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _add(target: Any, values: Iterable[Any]) -> None:

@@ -31,6 +31,7 @@ class DrawOptions:
     """Which boxes `draw_boxes` draws, and how."""
 
     min_score: float = 0.5  # skips detections below this score
+    min_keypoint_score: float = 0.2  # skips keypoints below this score
     max_boxes: Optional[int] = None  # draws only the first ones; None draws all
     skip_labels: bool = False  # draws no class names
     skip_scores: bool = False  # draws no scores
@@ -50,6 +51,7 @@ def draw_boxes(
     *,
     colors: Optional[Sequence[int]] = None,
     keypoints: Optional[np.ndarray] = None,
+    keypoint_scores: Optional[np.ndarray] = None,
     mask_of: Optional[Callable[[int], MaskRegion]] = None,
     options: DrawOptions = DrawOptions(),
 ) -> np.ndarray:
@@ -63,10 +65,14 @@ def draw_boxes(
         colors: A number per box, for example its class, that selects its colour.
         keypoints: [n, P, 2], y and x normalized to the image; those that are not finite are left
             out.
+        keypoint_scores: [n, P], in 0..1; keypoints below `min_keypoint_score` are left out.
         mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
     """
     image = rgb(image)
     height, width = image.shape[:2]
+    if keypoints is not None and keypoint_scores is not None:
+        is_shown = keypoint_scores[..., np.newaxis] >= options.min_keypoint_score
+        keypoints = np.where(is_shown, keypoints, np.nan)
     shown = [i for i in range(len(boxes)) if scores is None or scores[i] >= options.min_score]
     corners = {i: _pixels(boxes[i], height, width) for i in shown}
     corners = {i: box for i, box in corners.items() if box[0] <= box[2] and box[1] <= box[3]}

@@ -92,7 +92,7 @@ def check_needs(
     """Refuses a set that needs what the model does not find or the reader does not load."""
     keypoints = {
         "num_keypoints of eval_input_reader": groundtruth.keypoints,
-        "num_keypoints of the keypoint_box_coder": detections.keypoints,
+        "the number of keypoints of the model": detections.keypoints,
     }
     for field, name, metrics in accumulator.named_sets:
         for need in sorted(metrics.needs & _REMEDIES.keys()):
@@ -125,7 +125,7 @@ def evaluated_batch(
     """A batch of arrays as metrics take it, in pixels of the original image.
 
     Args:
-        detections: Boxes normalized to the real image, keypoints to the padded one.
+        detections: Normalized to the real image.
         groundtruth: Normalized to the padded image; valid boxes come first.
         has_masks: True if metrics compare masks.
     """
@@ -141,7 +141,8 @@ def evaluated_batch(
         classes=np.argmax(groundtruth.classes, axis=2).astype(np.int32) + 1,
         num_boxes=(groundtruth.valid.sum(axis=1) * counts).astype(np.int32),
         keypoints=_scaled(groundtruth.keypoints, padding, sizes.original),
-        detection_keypoints=_scaled(detections.keypoints, padding, sizes.original),
+        detection_keypoints=_scaled(detections.keypoints, sizes.original),
+        detection_keypoint_scores=detections.keypoint_scores,
         **{name: getattr(groundtruth, name) for name in _SAME_IN_GROUNDTRUTH},
     )
     if not has_masks:
@@ -240,10 +241,13 @@ class EvaluationFeed:
         dimension; losses and learning rate therefore are [1].
         """
         # Boxes and scores before suppression are not compared, nor are features.
-        boxes, scores, classes, num = detections[:4]
-        masks, keypoints = detections.masks, detections.keypoints
         compared = BatchDetections(
-            boxes, scores, classes, num, None, None, masks=masks, keypoints=keypoints
+            *detections[:4],
+            raw_boxes=None,
+            raw_scores=None,
+            masks=detections.masks,
+            keypoints=detections.keypoints,
+            keypoint_scores=detections.keypoint_scores,
         )
         scalars = [tf.reshape(value, [1]) for value in (*losses.values(), learning_rate)]
         tensors, restored = without_nones([compared, groundtruth, features, scalars])

@@ -117,6 +117,7 @@ class Pictures:
             image.detection_scores,
             colors=image.detection_classes,
             keypoints=image.detection_keypoints,
+            keypoint_scores=image.detection_keypoint_scores,
             mask_of=None if detected is None else lambda i: paste_mask(detected[i], boxes[i], size),
             options=self._options,
         )

@@ -138,6 +138,30 @@ def test_keypoints_are_decoded():
     assert detections["detection_keypoints"].shape == (2, 5, 3, 2)
 
 
+def test_keypoints_are_normalized_to_the_real_image():
+    """As boxes are: here the real image is the upper half of the padded one."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        detector = small_detector(
+            """box_coder { keypoint_box_coder { num_keypoints: 1 } }
+            box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
+        )
+        predictions = detector.predict(tf.zeros([1, 64, 64, 3]))
+        shapes = (tf.constant([[height, 64, 3]]) for height in (64, 32))
+        session.run(tf1.global_variables_initializer())
+        whole, half = session.run(
+            [
+                (found.keypoints[0], found.anchor_indices[0], found.num[0])
+                for found in (detector.postprocess(predictions, each) for each in shapes)
+            ]
+        )
+    points = dict(zip(whole[1][: int(whole[2])], whole[0]))
+    common = [i for i in half[1][: int(half[2])] if i in points]
+    assert common
+    for anchor, point in zip(half[1], half[0]):
+        if anchor in common:
+            np.testing.assert_allclose(point, points[anchor] * [2, 1], rtol=1e-5)
+
+
 def train_once(overrides: str) -> Dict[str, Any]:
     """How many updates there are, and what moves the moving means: the loss, then the updates."""
     detector = small_detector(overrides)
@@ -251,15 +275,15 @@ def test_restore_map():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ("num_classes: 0", "^model.ssd.num_classes is 0; allowed are 1 to 100,000 classes"),
+        ("num_classes: 0", "^model.ssd.num_classes: is 0; allowed are 1 to 100,000 classes"),
         (
             "explicit_background_class: true",
             "explicit_background_class: excludes add_background_class",
         ),
-        ("mask_head_config {}", "mask_head_config is not supported"),
+        ("mask_head_config {}", "mask_head_config: is not supported"),
         (
             "feature_extractor { bifpn {} }",
-            r"^model\.ssd\.feature_extractor\.bifpn is not supported",
+            r"^model\.ssd\.feature_extractor\.bifpn: is not supported",
         ),
         (
             "feature_extractor { type: 'ssd_efficientnet-b0_bifpn_keras' bifpn {} }",
@@ -280,7 +304,7 @@ def test_restore_map():
         ("feature_extractor { num_layers: 3 }", "has 2 layers.*makes 3"),
         (
             "box_coder { keypoint_box_coder { num_keypoints: 1 } }",
-            "keypoint_box_coder has codes of 6 numbers; set it to 6",
+            "keypoint_box_coder has codes of 6 numbers. Remedy: set it to 6",
         ),
     ],
 )

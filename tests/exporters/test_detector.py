@@ -16,12 +16,14 @@ from estimator_det.config import pipeline
 from estimator_det.config.derived_models import final_scores
 from estimator_det.errors import RunError
 from estimator_det.programs import cli, console
+from estimator_det.protos import pipeline_pb2
 from exporters import Detections, Detector, image_files
-from exporters.detect_files import Filter, detect_files
+from exporters.detect_files import Filter, detect_files, json_entries
 from exporters.detector import ClassThresholds
 from exporters.formats.saved_model import SavedModelDetector, find_saved_model
 from exporters.image_files import list_images
-from exporters.loaded_model import LoadedModel
+from exporters.loaded_model import LoadedModel, Skeleton
+from inputs.datasets import writer
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.score_thresholds import ThresholdRow, ThresholdTable
 from tests.exporters.conftest import NAMES
@@ -108,6 +110,42 @@ def test_coco_entries():
     assert _detections(normalized_boxes=np.zeros([0, 4])).to_coco(1) == []
     with pytest.raises(ValueError, match="these detections have no masks"):
         _detections().mask(0)
+
+
+def test_keypoints_of_detections(tmp_path):
+    """Those below a class of the model's, or without coordinates, are absent everywhere."""
+    found = _detections(
+        keypoints=np.float32([[[0.25, 0.5], [0.75, 0.5]], [[0, 0], [0, 0]]]),
+        keypoint_scores=np.float32([[0.75, 0.125], [0, 0]]),
+        skeleton=Skeleton({0: "nose"}, ((0, 1),)),
+    )
+    entries = found.to_coco(7)
+    assert [entry["keypoints"] for entry in entries] == [[8, 2, 2, 8, 6, 2], [0] * 6]
+    nose = {"name": "nose", "y": 0.25, "x": 0.5, "y_pixels": 2, "x_pixels": 8, "score": 0.75}
+    tail = {"name": "1", "y": 0.75, "x": 0.5, "y_pixels": 6, "x_pixels": 8, "score": 0.125}
+    assert [each["keypoints"] for each in json_entries(found)] == [[nose, tail], []]
+    (cat,) = json_entries(found.select(np.array([1])))
+    assert cat["keypoints"] == []
+    picture = np.zeros([80, 160, 3], np.uint8)
+    sure = dataclasses.replace(found, keypoint_scores=np.float32([[0.75, 0.5], [0, 0]]))
+    for detections, has_line in ((found, False), (sure, True)):  # the tail's score is too low
+        drawn = detections.select(np.array([0])).draw(picture)
+        assert drawn[20, 80].any() and drawn[40, 80].any() == has_line
+    with pytest.raises(ValueError, match="these detections have no keypoints"):
+        _detections().is_keypoint()
+
+
+def test_the_skeleton_is_that_of_the_export(exported, tmp_path):
+    """Names of the label map, and edges of the configuration; nothing if it has neither."""
+    model = _BatchOfTwo()
+    assert model.skeleton == Skeleton()
+    model = _BatchOfTwo()
+    model.path = str(tmp_path / "model")
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.eval_config.keypoint_edge.add(start=1, end=0)
+    pipeline.save_pipeline(config, tmp_path)
+    writer.write_label_map({1: "cat"}, str(tmp_path / "label_map.pbtxt"), {1: ("nose", "tail")})
+    assert model.skeleton == Skeleton({0: "nose", 1: "tail"}, ((1, 0),))
 
 
 def test_a_selection_keeps_all_fields_together():

@@ -22,7 +22,7 @@ from typing import (
 
 import numpy as np
 
-from estimator_det.config.facts import predicts_masks
+from estimator_det.config.facts import predicts_keypoints, predicts_masks
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import missing_choice, rules
@@ -57,6 +57,7 @@ class EvaluatedBatch(NamedTuple):
     keypoints: Any = None  # float32 [B, G, P, 2], y and x; NaN where absent
     keypoint_visibilities: Any = None  # bool [B, G, P]
     detection_keypoints: Any = None  # float32 [B, N, P, 2]
+    detection_keypoint_scores: Any = None  # float32 [B, N, P]
     verified_negatives: Any = None  # float32 [B, K], 1: the class is certainly absent
     not_exhaustive: Any = None  # float32 [B, K], 1: some of the class may lack a box
 
@@ -295,7 +296,7 @@ def _check_keypoint_metrics(
         field = "eval_config.metrics_set"
         if not any("keypoint" in name for name in evaluation.metrics_set):
             return
-    if not config.model.ssd.box_coder.keypoint_box_coder.num_keypoints:
+    if not predicts_keypoints(config.model):
         yield error(
             field,
             f"asks for metrics of keypoints, and model.{config.model.WhichOneof('model')} finds "

@@ -194,10 +194,11 @@ POINTS = np.zeros([2, 2, 2, 2], np.float32)
 def with_keypoints() -> Any:
     """Detections and groundtruth with keypoints: the corners of the boxes."""
     groundtruth = _groundtruth()
-    corners = tf.reshape(groundtruth.boxes, [2, 2, 2, 2])  # of the padded image, both
+    detections = _detections()
+    detected, corners = (tf.reshape(each.boxes, [2, 2, 2, 2]) for each in (detections, groundtruth))
     visibilities = tf.ones([2, 2, 2], tf.bool)
     return (
-        _detections()._replace(keypoints=corners),
+        detections._replace(keypoints=detected),
         groundtruth._replace(keypoints=corners, keypoint_visibilities=visibilities),
     )
 
@@ -231,7 +232,7 @@ MASKS = 'metrics_set: "coco_mask_metrics"'
         (
             KEYPOINTS,
             {"keypoints": (POINTS[:, :, :1], POINTS)},
-            "needs 2 keypoints, .*; num_keypoints of the keypoint_box_coder is 1. Remedy: Correct",
+            "needs 2 keypoints, .*; the number of keypoints of the model is 1. Remedy: Correct",
         ),
     ],
 )

@@ -100,6 +100,15 @@ def test_keypoints_and_their_edges():
         assert has_color(pixels[8:12, 60 + 25 : 60 + 35], 1) is has_line
 
 
+def test_keypoints_of_low_scores_are_not_drawn():
+    points = np.float32([[[[10, 15], [10, 45]]]])
+    batch = hand.image([], [(0.9, 1, 0, 0, 40, 60)])._replace(
+        detection_keypoints=points, detection_keypoint_scores=np.float32([[[0.9, 0.1]]])
+    )
+    (pixels,) = drawn(batch)
+    assert has_color(pixels[8:12, 12:18], 1) and not has_color(pixels[8:12, 42:48], 1)
+
+
 def test_boxes_are_drawn_where_they_are_in_an_image_that_was_resized():
     def drawn(scale: int) -> bytes:
         box = (0.9, 1, *(scale * side for side in (4, 6, 16, 20)))
