@@ -21,6 +21,7 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.facts import context_shape, predicts_masks, readers
 from estimator_det.config.field_rules import no_effect
 from estimator_det.config.rules import check, require, rules
+from estimator_det.console.printing import counted
 from estimator_det.errors import ConfigError, Problem, error, raise_errors, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
@@ -173,6 +174,14 @@ def _check_readers(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iter
             edit = f"{path}.load_instance_masks=true"
             message = "is false, and the model learns masks"
             yield Problem("error", f"{path}.load_instance_masks", message, edits=(edit,))
+        coder = config.model.ssd.box_coder
+        count = coder.keypoint_box_coder.num_keypoints
+        if coder.HasField("keypoint_box_coder") and reader.num_keypoints != count:
+            message = (
+                f"is {reader.num_keypoints}, and the model learns {counted(count, 'keypoint')}"
+            )
+            edit = f"{path}.num_keypoints={count}"
+            yield Problem("error", f"{path}.num_keypoints", message, edits=(edit,))
         yield from _check_context(reader, config.model, path)
     if (
         config.train_config.use_multiclass_scores

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.config.rules import rules
+from estimator_det.config.rules import check, missing_choice, rules
 from estimator_det.console.printing import counted
 from estimator_det.errors import Problem, error, warning
 from estimator_det.protos import (
@@ -363,6 +363,14 @@ def _make_flexible(
         for grid in config.anchor_grid
     )
     return PixelAnchors(grids, config.normalize_coordinates)
+
+
+def anchors_per_map(config: anchor_generator_pb2.AnchorGenerator) -> Optional[List[int]]:
+    """Number of anchors at a place of each map; None if the message has errors."""
+    problems = [*missing_choice(config, ""), *check(config)]
+    if any(problem.severity == "error" for problem in problems):
+        return None
+    return make_anchor_generator(config).num_per_location
 
 
 def make_anchor_generator(config: anchor_generator_pb2.AnchorGenerator) -> AnchorGenerator:

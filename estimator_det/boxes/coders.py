@@ -23,7 +23,7 @@ from estimator_det.boxes.geometry import centers_and_sizes, from_centers_and_siz
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.protos import box_coder_pb2, faster_rcnn_box_coder_pb2, keypoint_box_coder_pb2
 
 EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
@@ -127,20 +127,9 @@ class KeypointCoder:
     ) -> tf.Tensor:
         """Encodes boxes [..., 4] and keypoints [..., P, 2], anchors [..., 4]: [..., 4 + 2 P].
 
-        Absent keypoints (NaN) have NaN codes. Raises ConfigError unless there are `num_keypoints`.
+        Absent keypoints (NaN) have NaN codes.
         """
-        if keypoints is None:
-            raise ConfigError.at(
-                "model.ssd.box_coder.keypoint_box_coder",
-                "needs keypoints, but the groundtruth has none",
-                "use faster_rcnn_box_coder or records with keypoints",
-            )
-        if keypoints.shape[-2] not in (None, self.num_keypoints):
-            raise ConfigError.at(
-                "model.ssd.box_coder.keypoint_box_coder.num_keypoints",
-                f"is {self.num_keypoints}, but the groundtruth has {keypoints.shape[-2]} per box",
-                "set num_keypoints to that",
-            )
+        assert keypoints is not None
         centers, sizes = self._frame(anchors)
         codes = (keypoints - centers) / (sizes + EPSILON) * self._scales
         box_codes = self.box_coder.encode(boxes, anchors)

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
-from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
+from estimator_det.boxes.anchors import AnchorGenerator, anchors_per_map, make_anchor_generator
 from estimator_det.boxes.coders import BoxCoder, code_size, make_box_coder
 from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import check_class_ids, make_score_converter
@@ -276,6 +276,8 @@ def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
                 f"{levels.min_level} to {levels.max_level}",
                 "set min_level and max_level alike in both",
             )
+    else:
+        yield from _check_anchors(config, at)
     kind, size = config.box_predictor.WhichOneof("box_predictor_oneof"), code_size(config.box_coder)
     if kind and size and getattr(config.box_predictor, kind).box_code_size != size:
         predictor_size = getattr(config.box_predictor, kind).box_code_size
@@ -293,6 +295,27 @@ def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
                 f"{at}.box_predictor.{head}.{name}",
                 "conv_hyperparams always apply to all layers of a network of the TF1 line",
             )
+
+
+def _check_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    """Each feature map has anchors, and equally many if one head predicts for all maps."""
+    counts, extractor = anchors_per_map(config.anchor_generator), config.feature_extractor
+    if counts is None or extractor.type not in EXTRACTORS:
+        return
+    num_maps = EXTRACTORS.get(extractor.type).num_maps(extractor)
+    if num_maps not in (None, len(counts)):
+        yield error(
+            f"{at}.anchor_generator",
+            f"has {len(counts)} layers, but the feature extractor makes {num_maps} feature maps",
+            "set equal numbers",
+        )
+    shared = "weight_shared_convolutional_box_predictor"
+    if config.box_predictor.HasField(shared) and len(set(counts)) > 1:
+        yield error(
+            f"{at}.box_predictor.{shared}",
+            f"needs as many anchors at every feature map; the anchor generator has {counts}",
+            "change the anchor generator, or use convolutional_box_predictor",
+        )
 
 
 @rules(ssd_pb2.Ssd, target="tpu")

@@ -20,7 +20,7 @@ from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
-from estimator_det.errors import ConfigError, Problem
+from estimator_det.errors import Problem
 from estimator_det.losses.classification import make_classification_loss
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
@@ -105,12 +105,7 @@ class SsdLoss:
                 groundtruth.valid,
                 keypoints=groundtruth.keypoints,
             )
-        if groundtruth.confidences is None:
-            raise ConfigError.at(
-                "model.ssd.use_confidences_as_targets",
-                "is true, but the groundtruth has no confidences",
-                "set it to false or use records with image/object/class/confidence",
-            )
+        assert groundtruth.confidences is not None
         return self.assigner.assign_confidences(
             anchors,
             groundtruth.boxes,

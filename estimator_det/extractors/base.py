@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
 from estimator_det.config.field_rules import no_effect, non_default_fields
-from estimator_det.errors import ConfigError, Problem
+from estimator_det.errors import Problem, error
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope, no_scope
 from estimator_det.nets.object_paths import ObjectPaths
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
@@ -112,27 +112,30 @@ def scale_to_unit_range(images: tf.Tensor) -> tf.Tensor:
     return (2.0 / 255.0) * images - 1.0
 
 
-def check_image_size(
-    images: tf.Tensor, side: int, model: str, *, is_exact: bool = False
-) -> tf.Tensor:
-    """Returns images [B, h, w, C] if h and w are `side` or, unless exact, more; or ConfigError.
+def _allowed_size(side: int, *, is_exact: bool) -> str:
+    least = "" if is_exact else "at least "
+    return f"image size must be {least}{side} x {side} pixels for this feature_extractor"
 
-    Sizes that are not static are checked at run time. `model` is the field of the detector's
-    message.
+
+def check_image_size(
+    sides: Tuple[int, int], side: int, at: str, *, is_exact: bool = False
+) -> Iterator[Problem]:
+    """An error for images that are not of `side` or, unless exact, more, in height and width.
+
+    `at` is the path of the image resizer.
     """
-    message = f"image size must be at least {side} x {side} pixels"
-    remedy = "Enlarge the images in image_resizer"
-    if is_exact:
-        message = f"image size must be {side} x {side} pixels for this feature_extractor"
-        remedy = "Set height and width in image_resizer to that"
-    sides = images.shape[1:3].as_list()
-    known = [length for length in sides if length is not None]
-    if any(length != side if is_exact else length < side for length in known):
-        raise ConfigError.at(f"model.{model}.image_resizer", f"{message}; given: {sides}", remedy)
-    if None not in sides:
+    if any(length != side if is_exact else length < side for length in sides):
+        message = f"{_allowed_size(side, is_exact=is_exact)}; given: {list(sides)}"
+        yield error(at, message, "set height and width to that")
+
+
+def assert_image_size(images: tf.Tensor, side: int, *, is_exact: bool = False) -> tf.Tensor:
+    """Images [B, h, w, C], whose size is checked at run time unless it is static."""
+    if None not in images.shape[1:3]:
         return images
     size = tf.shape(images)[1:3]
     fits = tf.reduce_all(tf.equal(size, side) if is_exact else size >= side)
+    message = _allowed_size(side, is_exact=is_exact)
     with tf1.control_dependencies([tf1.Assert(fits, [message, tf.shape(images)])]):
         images = tf.identity(images)
     return tf.ensure_shape(images, [None, side, side, None]) if is_exact else images

@@ -172,6 +172,14 @@ def make_resizer(config: image_resizer_pb2.ImageResizer) -> Resizer:
     return IMAGE_RESIZERS.make_chosen(config)
 
 
+def static_size(config: image_resizer_pb2.ImageResizer) -> Optional[Tuple[int, int]]:
+    """Height and width of all images that an `ImageResizer` makes; None if they differ."""
+    if config.WhichOneof("image_resizer_oneof") is None:
+        return None
+    height, width = make_resizer(config).spatial_shape
+    return None if height is None or width is None else (height, width)
+
+
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
     """Luminance [..., 1] of float32 colour images [..., 3]."""
     if images.shape[-1] not in (3, None):

@@ -17,7 +17,7 @@ from typing import Iterator, NamedTuple, Optional
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.field_rules import no_effect
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.nets.roi import split_rows
 from estimator_det.protos import faster_rcnn_pb2
@@ -82,16 +82,17 @@ class ContextAttention:
         inputs = (
             boxes if self_attended is None or not self.sequential else (boxes + self_attended) / 2.0
         )
-        memory = self._check_context(context)
-        count = memory.features.shape[1] or tf.shape(memory.features)[1]
-        is_real = tf.sequence_mask(memory.num, count)
+        assert context is not None
+        memory = tf.ensure_shape(context.features, [None, None, self.feature_length])
+        count = memory.shape[1] or tf.shape(memory)[1]
+        is_real = tf.sequence_mask(context.num, count)
         net = inputs
         for layer in range(self.layers):
             head_outputs = [
                 self._attend(
                     net,
                     valid,
-                    tf.cast(memory.features, boxes.dtype),
+                    tf.cast(memory, boxes.dtype),
                     is_real,
                     f"AttentionBlock{head}_AttentionLayer{layer}",
                     next(names),
@@ -142,23 +143,6 @@ class ContextAttention:
             return projected
         unit = tf.math.l2_normalize(tf.cast(projected, tf.float32), axis=-1)
         return tf.cast(tf.where(keep[..., tf.newaxis], unit, 0.0), rows.dtype)
-
-    def _check_context(self, context: Optional[Context]) -> Context:
-        if context is None:
-            raise ConfigError.at(
-                "model.faster_rcnn.context_config",
-                "the model needs context features, but the input has none",
-                "set load_context_features: true in train_input_reader and eval_input_reader",
-            )
-        length = context.features.shape[2]
-        if length not in (None, self.feature_length):
-            raise ConfigError.at(
-                "model.faster_rcnn.context_config.context_feature_length",
-                f"is {self.feature_length}, but the context features have {length} numbers each",
-                f"set it to {length}",
-            )
-        features = tf.ensure_shape(context.features, [None, None, self.feature_length])
-        return Context(features, context.num)
 
 
 @rules(faster_rcnn_pb2.FasterRcnn)

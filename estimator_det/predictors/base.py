@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Sequ
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.nets.object_paths import Paths
 from estimator_det.protos import box_predictor_pb2
 
@@ -137,17 +137,6 @@ def predict_classes(
     )
     scores = per_anchor(output, options.num_class_slots)
     return tf.sigmoid(scores) if options.sigmoid_scores else scores
-
-
-def check_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
-    """Raises ConfigError unless there is one anchor count per feature map."""
-    if len(feature_maps) != len(num_per_location):
-        raise ConfigError.at(
-            "model.ssd.anchor_generator",
-            f"has {len(num_per_location)} layers, but the feature extractor makes "
-            f"{len(feature_maps)} feature maps",
-            "set equal numbers",
-        )
 
 
 def concat_maps(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Prediction:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.nets.hyperparams import (
     ACTIVATIONS,
     NORMALIZERS,
@@ -70,7 +70,7 @@ class ConvolutionalBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        base.check_maps(feature_maps, num_per_location)
+        assert len(feature_maps) == len(num_per_location), "a plug-in has another number of maps"
         boxes, classes = [], []
         single = len(feature_maps) == 1
         for number, (features, anchors) in enumerate(zip(feature_maps, num_per_location)):
@@ -168,14 +168,7 @@ class WeightSharedBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        base.check_maps(feature_maps, num_per_location)
-        if len(set(num_per_location)) != 1:
-            raise ConfigError.at(
-                "model.ssd.box_predictor.weight_shared_convolutional_box_predictor",
-                "needs the same number of anchors at every feature map; the anchor "
-                f"generator has {list(num_per_location)}",
-                "change the anchor generator, or use convolutional_box_predictor",
-            )
+        assert len(feature_maps) == len(num_per_location), "a plug-in has another number of maps"
         anchors = num_per_location[0]
         boxes, classes = [], []
         with tf1.variable_scope(SHARED_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
+from estimator_det.protos import train_pb2
 from model_fn.training.optimizers import OptimizerWrapper
 
 _MOST_STARTS = 1_000_000  # starts of chiefs, at most
@@ -25,16 +27,17 @@ _SESSION_ENDED = (
 )  # fmt: skip
 
 
+@rules(train_pb2.TrainConfig)
+def _check_replicas(config: train_pb2.TrainConfig, at: str) -> Iterator[Problem]:
+    if config.sync_replicas and config.replicas_to_aggregate < 1:
+        remedy = "set it to the number of workers, chief included"
+        yield error(f"{at}.replicas_to_aggregate", "is 0, and sync_replicas is true", remedy)
+
+
 class SyncReplicas(OptimizerWrapper):
     """Applies the mean of `replicas_to_aggregate` gradients; `num_replicas` includes the chief."""
 
     def __init__(self, optimizer: Any, replicas_to_aggregate: int, num_replicas: int) -> None:
-        if replicas_to_aggregate < 1:
-            raise ConfigError.at(
-                "train_config.replicas_to_aggregate",
-                f"is {replicas_to_aggregate}; it must be 1 or more",
-                "Give the number of workers, chief included",
-            )
         self.synchronizing: Any = tf1.train.SyncReplicasOptimizer(
             optimizer, replicas_to_aggregate, num_replicas
         )

@@ -107,8 +107,15 @@ error | model.ssd.loss.localization_loss=null | missing
 error | model.ssd.feature_extractor.type= | missing
 error | model.ssd.explicit_background_class=true | excludes add_background_class
 error | model.ssd.box_predictor.convolutional_box_predictor.box_code_size=5 | codes of 4 numbers
-error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3 | codes of 10 numbers
+error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS | codes of 10 numbers
  | model.ssd.box_predictor.convolutional_box_predictor.box_code_size
+error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS
+ ; model.ssd.box_predictor.convolutional_box_predictor.box_code_size=10
+ ; train_input_reader.num_keypoints=2 | is 2, and the model learns 3 keypoints
+ | train_input_reader.num_keypoints
+error | model.ssd.feature_extractor.num_layers=5 | makes 5 feature maps | model.ssd.anchor_generator
+error | model.ssd.box_predictor.weight_shared_convolutional_box_predictor={depth: 8}
+ | as many anchors at every feature map; the anchor generator has [3, 1, 1, 1, 1, 1]
 error | train_config.optimizer=null | no optimizer
 error | train_config.optimizer.adam_optimizer.epsilon=1 | no learning rate schedule
  | train_config.optimizer.adam_optimizer.learning_rate
@@ -216,6 +223,7 @@ STAIRS={decay_steps: 101 staircase: false}
 FPN={min_level: 3 max_level: 7}; LEVELS={aspect_ratios: 1}; PYRAMID
 """
 ABBREVIATIONS = {
+    "KEYPOINTS": "train_input_reader.num_keypoints=3; eval_input_reader[0].num_keypoints=3",
     "ADDITIONAL": "eval_input_reader[0].num_additional_channels",
     "ANCHORS": "model.ssd.anchor_generator.ssd_anchor_generator",
     "CACHE": "train_input_reader.cache",
@@ -224,7 +232,8 @@ ABBREVIATIONS = {
     "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",
     "MANUAL": "RATE.manual_step_learning_rate",
     "METRICS": "eval_config.metrics_set",
-    "PYRAMID": "model.ssd.feature_extractor.type=ssd_mobilenet_v1_fpn",
+    "PYRAMID": "model.ssd.feature_extractor.type=ssd_mobilenet_v1_fpn; "
+    "model.ssd.feature_extractor.pad_to_multiple=32",
     "SKIP": "eval_config.skip_predictions_for_unlabeled_class",
     "RATE": "train_config.optimizer.momentum_optimizer.learning_rate",
     "STAIRS": "RATE.exponential_decay_learning_rate",

@@ -9,7 +9,6 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context
-from estimator_det.errors import ConfigError
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
     POST_RPN,
@@ -199,16 +198,3 @@ def test_variables(position, channels):
         **{f"{name}/weights": shape for name, shape in layers.items()},
         **{f"{n}/BatchNorm/{part}": shape[1:] for n, shape in layers.items() for part in norms},
     }
-
-
-@pytest.mark.parametrize(
-    ("context", "message"),
-    [
-        (None, "set load_context_features: true in train_input_reader"),
-        (np.zeros([2, 5, 7], np.float32), "is 6, but the context features have 7 numbers each"),
-    ],
-)
-def test_a_context_that_does_not_fit(context, message):
-    with tf.Graph().as_default(), pytest.raises(ConfigError, match=message):
-        given = None if context is None else Context(tf.constant(context), tf.constant([1, 1]))
-        attention()(tf.zeros([6, 1, 1, 4]), AttentionContext(tf.ones([2, 3], bool), given))

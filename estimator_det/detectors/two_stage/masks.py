@@ -18,7 +18,6 @@ from estimator_det.detectors.two_stage.regions import (
     make_region_assigner,
     per_region,
 )
-from estimator_det.errors import ConfigError
 from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions
@@ -85,12 +84,7 @@ class MaskStage:
 
     def _groundtruth_masks(self, groundtruth: Groundtruth, inputs: tf.Tensor) -> tf.Tensor:
         """Masks float32 [B, G + 1, H, W]; the last one is empty, because G may be 0."""
-        if groundtruth.masks is None:
-            raise ConfigError.at(
-                "model.faster_rcnn.number_of_stages",
-                "is 3, but the groundtruth has no masks to learn",
-                "set load_instance_masks: true in train_input_reader and eval_input_reader",
-            )
+        assert groundtruth.masks is not None
         masks = tf.pad(tf.cast(groundtruth.masks, tf.float32), [[0, 0], [0, 1], [0, 0], [0, 0]])
         has_input_size = None not in masks.shape[2:] and masks.shape[2:] == inputs.shape[1:3]
         if self.resizes_masks and not has_input_size:

@@ -72,6 +72,7 @@ recipe.register_recipe(
         base_scope=mobilenet.v1_arg_scope,
         backbone=_v1,
         pyramid=recipe.pooling_pyramid("Conv2d_11_pointwise"),
+        map_count=fpn.NUM_POOLED_MAPS,
         takes=(),
         ignores=("use_depthwise",),
         has_extra_layers=False,

@@ -44,10 +44,6 @@ for _type, _scope, _network in (
 
 EXTRA_LAYERS_SCOPE = "SSD_feature_maps"
 
-_pnasnet_pyramid = recipe.extended_pyramid(
-    FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS
-)
-
 
 def _pnasnet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
     """Builds the published network; `depth_multiplier` and `min_depth` affect extra layers only."""
@@ -56,20 +52,15 @@ def _pnasnet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, t
         return nasnet.searched_network(inputs, is_training=options.is_training)
 
 
-def _scoped_pnasnet_pyramid(
-    end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
-) -> Tuple[tf.Tensor, ...]:
-    with tf1.variable_scope(EXTRA_LAYERS_SCOPE):
-        return _pnasnet_pyramid(end_points, options)
-
-
 recipe.register_recipe(
     "ssd_pnasnet",
     recipe.Recipe(
         scope="",
         base_scope=nasnet.arg_scope,
         backbone=_pnasnet,
-        pyramid=_scoped_pnasnet_pyramid,
+        pyramid=recipe.extended_pyramid(
+            FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS, scope=EXTRA_LAYERS_SCOPE
+        ),
         min_size=1,
         # The published classifier is evaluated with moving averages of its variables.
         classifier_suffix="/ExponentialMovingAverage",
@@ -148,6 +139,7 @@ recipe.register_recipe(
         backbone=_spaghettinet,
         pyramid=lambda nodes, _: tuple(nodes[name] for name in spaghettinet.OUTPUTS),
         takes=("spaghettinet_arch_name",),
+        map_count=len(spaghettinet.OUTPUTS),
         ignores=(
             "depth_multiplier",
             "min_depth",

@@ -14,14 +14,15 @@ from typing import Any, Callable, ClassVar, Dict, Iterator, NamedTuple, Optional
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import Problem, error
 from estimator_det.extractors.base import (
     OVERRIDE,
     RecipeRules,
+    assert_image_size,
     check_image_size,
     scale_to_unit_range,
 )
-from estimator_det.images.resize import pad_to_multiple
+from estimator_det.images.resize import pad_to_multiple, static_size
 from estimator_det.nets.hyperparams import ArgScope, no_scope
 from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
@@ -48,6 +49,7 @@ SPECIAL_FIELDS = ("num_layers", "fpn", "bifpn", "spaghettinet_arch_name")
 
 FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
+COARSEST_BACKBONE_LEVEL = 5
 
 
 class FpnLevels(NamedTuple):
@@ -116,6 +118,7 @@ class Recipe(RecipeRules):
     # Levels that a pyramid must have, and its depth if a message has no `fpn`; None: any levels.
     fixed_levels: Optional[FpnLevels] = None
     is_size_exact: bool = False  # True if height and width must be equal to `min_size`
+    map_count: Optional[int] = None  # number of feature maps, if no field decides about it
     object_paths: Optional[ObjectPaths] = None  # below the extractor, for the layers in its scope
     # In the TF2 line: `conv_hyperparams` apply to pointwise halves of separable layers, too.
     covers_pointwise: bool = False
@@ -128,6 +131,29 @@ class Recipe(RecipeRules):
         with self.base_scope():
             settings = slim.current_arg_scope().get(slim.arg_scope_func_key(batch_norm), {})
         return settings.get("decay")
+
+    def num_maps(self, config: ssd_pb2.SsdFeatureExtractor) -> Optional[int]:
+        """Number of feature maps; None if the network alone decides about it."""
+        if "bifpn" in self.takes:
+            return config.bifpn.max_level - config.bifpn.min_level + 1
+        if "fpn" in self.takes:
+            levels = _fpn_levels(self, config)
+            return levels.max_level - levels.min_level + 1
+        if isinstance(self.pyramid, ExtendedPyramid):
+            count = len(self.pyramid.maps)
+            is_cut = "num_layers" in self.takes and config.HasField("num_layers")
+            return min(config.num_layers, count) if is_cut else count
+        return self.map_count
+
+    def even_levels(self, config: ssd_pb2.SsdFeatureExtractor) -> range:
+        """Levels of maps that must have even sides: the next coarser map is enlarged to them."""
+        if "bifpn" in self.takes:
+            return range(config.bifpn.min_level, config.bifpn.max_level)
+        if self.fixed_levels is not None:
+            return range(self.fixed_levels.min_level, self.fixed_levels.max_level)
+        if "fpn" not in self.takes or config.use_explicit_padding:  # which cuts enlarged maps
+            return range(0)
+        return range(config.fpn.min_level, min(config.fpn.max_level, COARSEST_BACKBONE_LEVEL))
 
     def __call__(self, config: ssd_pb2.SsdFeatureExtractor, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)
@@ -150,27 +176,30 @@ def keras_paths(
     return paths
 
 
-def extended_pyramid(*maps: pyramids.FeatureMap) -> Pyramid:
+@dataclass(frozen=True)
+class ExtendedPyramid:
     """Pyramid of backbone activations and extra layers, cut to `num_layers` rows."""
 
-    def build(end_points: Dict[str, tf.Tensor], options: ExtractorOptions) -> Tuple[tf.Tensor, ...]:
-        if options.num_layers is not None and options.num_layers > len(maps):
-            raise ConfigError.at(
-                "model.ssd.feature_extractor.num_layers",
-                f"must be at most {len(maps)}, the number of feature maps; given: "
-                f"{options.num_layers}",
-                "lower it",
-            )
-        return pyramids.extended_maps(
-            end_points,
-            maps[: options.num_layers],
-            options.depth,
-            explicit_padding=options.use_explicit_padding,
-            use_depthwise=options.use_depthwise,
-            keras_depthwise=options.tf2_line,
-        )
+    maps: Tuple[pyramids.FeatureMap, ...]
+    scope: str = ""  # variable scope of the extra layers, if they have one of their own
 
-    return build
+    def __call__(
+        self, end_points: Dict[str, tf.Tensor], options: ExtractorOptions
+    ) -> Tuple[tf.Tensor, ...]:
+        with tf1.variable_scope(self.scope) if self.scope else contextlib.nullcontext():
+            return pyramids.extended_maps(
+                end_points,
+                self.maps[: options.num_layers],
+                options.depth,
+                explicit_padding=options.use_explicit_padding,
+                use_depthwise=options.use_depthwise,
+                keras_depthwise=options.tf2_line,
+            )
+
+
+def extended_pyramid(*maps: pyramids.FeatureMap, scope: str = "") -> ExtendedPyramid:
+    """An `ExtendedPyramid` of these maps."""
+    return ExtendedPyramid(maps, scope)
 
 
 def fpn_pyramid(
@@ -186,13 +215,6 @@ def fpn_pyramid(
 
     def build(activations: Dict[str, tf.Tensor], options: ExtractorOptions) -> fpn.Maps:
         levels = options.fpn
-        if not FINEST_FPN_LEVEL <= levels.min_level <= top:
-            raise ConfigError.at(
-                "model.ssd.feature_extractor.fpn.min_level",
-                f"must be {FINEST_FPN_LEVEL} to {top}, the levels of the backbone; given: "
-                f"{levels.min_level}",
-                "set another one",
-            )
         first, last = (level - FINEST_FPN_LEVEL for level in levels[:2])
         layer = fpn.LayerOptions(
             depth=options.depth(levels.depth),
@@ -241,7 +263,7 @@ class RecipeExtractor:
     def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, c], large to small, from normalized [B, H, W, C]."""
         recipe, options = self.recipe, self.options
-        images = check_image_size(inputs, recipe.min_size, "ssd", is_exact=recipe.is_size_exact)
+        images = assert_image_size(inputs, recipe.min_size, is_exact=recipe.is_size_exact)
         images = pad_to_multiple(images, options.pad_to_multiple)
         scope = tf1.variable_scope(recipe.scope) if recipe.scope else contextlib.nullcontext()
         with scope:
@@ -333,6 +355,10 @@ def _check_extractor(config: ssd_pb2.SsdFeatureExtractor, at: str) -> Iterator[P
 def _check_levels(
     recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor, at: str
 ) -> Iterator[Problem]:
+    count = recipe.num_maps(config)
+    if "num_layers" in recipe.takes and count is not None and config.num_layers > count:
+        message = f"is {config.num_layers}; {config.type} has {count} feature maps"
+        yield error(f"{at}.num_layers", message, f"set it to {count}")
     fixed, levels = recipe.fixed_levels, (config.fpn.min_level, config.fpn.max_level)
     if levels[1] < levels[0]:
         yield error(
@@ -348,6 +374,31 @@ def _check_levels(
             f"--set {at}.fpn.min_level={fixed.min_level} "
             f"--set {at}.fpn.max_level={fixed.max_level}",
         )
+
+
+@rules(ssd_pb2.Ssd)
+def _check_size(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    """Images fit the network, if the resizer gives all of them the same size."""
+    extractor, sides = config.feature_extractor, static_size(config.image_resizer)
+    if sides is None or extractor.type not in EXTRACTORS:
+        return
+    recipe, at = EXTRACTORS.get(extractor.type), f"{at}.image_resizer"
+    yield from check_image_size(sides, recipe.min_size, at, is_exact=recipe.is_size_exact)
+    multiple = 1 if "pad_to_multiple" in recipe.ignores else max(extractor.pad_to_multiple, 1)
+    padded = [-(-side // multiple) * multiple for side in sides]
+    for level in recipe.even_levels(extractor):
+        maps = [-(-side // 2**level) for side in padded]
+        if any(side % 2 for side in maps):
+            step = 2 ** recipe.even_levels(extractor).stop
+            yield error(
+                at,
+                f"makes images of {sides[0]} x {sides[1]} pixels, whose maps at level {level} "
+                f"have {maps[0]} x {maps[1]} cells; the next coarser level, enlarged twofold, "
+                "does not match them",
+                f"make height and width multiples of {step}, for example with "
+                f"feature_extractor.pad_to_multiple: {step}",
+            )
+            return
 
 
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:

@@ -54,6 +54,7 @@ for _layers in resnet.V1_BLOCKS:
             base_scope=resnet.v1_arg_scope,
             backbone=_backbone(_layers, is_scaled=False),
             pyramid=recipe.pooling_pyramid("block3", POOLED_DEPTH),
+            map_count=fpn.NUM_POOLED_MAPS,
             normalize=subtract_channel_means,
             min_size=MIN_SIZE,
             takes=(),

@@ -24,10 +24,12 @@ from estimator_det.errors import Problem, error
 from estimator_det.extractors.base import (
     OVERRIDE,
     RecipeRules,
+    assert_image_size,
     check_image_size,
     scale_to_unit_range,
 )
 from estimator_det.extractors.ssd.recipe import FpnLevels
+from estimator_det.images.resize import static_size
 from estimator_det.nets.hyperparams import (
     NORMALIZERS,
     ArgScope,
@@ -140,7 +142,7 @@ class RecipeExtractor:
         There is one, with h = H / stride rounded up, or those of a pyramid, the finest first.
         Variables are in the scope `FirstStageFeatureExtractor`.
         """
-        images = check_image_size(images, self.recipe.min_size, "faster_rcnn")
+        images = assert_image_size(images, self.recipe.min_size)
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():
             maps = self.recipe.first_stage(images, self.options)
         return maps if isinstance(maps, tuple) else (maps,)
@@ -246,6 +248,13 @@ def _check_extractor(
     if stride not in recipe.strides:
         message = f"must be {allowed} for {config.type}; given: {stride}"
         yield error(f"{at}.first_stage_features_stride", message, f"set it to {allowed}")
+
+
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_size(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    kind, sides = config.feature_extractor.type, static_size(config.image_resizer)
+    if sides is not None and kind in EXTRACTORS:
+        yield from check_image_size(sides, EXTRACTORS.get(kind).min_size, f"{at}.image_resizer")
 
 
 def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:

@@ -9,7 +9,6 @@ import re
 from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.errors import ConfigError
 from estimator_det.nets.hyperparams import open_activation
 from estimator_det.nets.layers import conv2d, max_pool, separable_conv2d
 from estimator_det.nets.necks.fpn import KERNEL, Maps, upsample_twofold
@@ -94,17 +93,6 @@ def _combined(inputs: Sequence[tf.Tensor], method: str) -> tf.Tensor:
     return tf.add_n([weight * each for weight, each in zip(tf.unstack(weights), inputs)])
 
 
-def _check_sizes(inputs: Sequence[tf.Tensor], level: int) -> None:
-    sizes = [each.shape[1:3] for each in inputs]
-    if not all(sizes[0].is_compatible_with(size) for size in sizes):
-        raise ConfigError.at(
-            "model.ssd.feature_extractor.bifpn",
-            f"maps of {[size.as_list() for size in sizes]} pixels do not match at level {level}",
-            "make the image size a multiple of 2 to the power of max_level, for example with "
-            "feature_extractor.pad_to_multiple: 128",
-        )
-
-
 def bidirectional_maps(end_points: Sequence[tf.Tensor], options: BifpnOptions) -> Maps:
     """Passes activations of the finest levels down and up a pyramid, and returns all its levels.
 
@@ -126,7 +114,6 @@ def bidirectional_maps(end_points: Sequence[tf.Tensor], options: BifpnOptions) -
                 ]
                 net = inputs[0]
                 if len(inputs) > 1:
-                    _check_sizes(inputs, node.level)
                     net = activation(_combined(inputs, options.combine_method))
                     net = separable_conv2d(
                         net,

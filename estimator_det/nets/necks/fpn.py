@@ -6,7 +6,6 @@ import collections
 from typing import Any, Counter, Dict, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf
-from estimator_det.errors import ConfigError
 from estimator_det.images.resize import height_and_width
 from estimator_det.nets.layers import (
     choose_padding,
@@ -56,22 +55,10 @@ def _upsample_to(coarse: tf.Tensor, lateral: tf.Tensor, cut: bool) -> tf.Tensor:
     coarse_size: Any = upsampled.shape[1:3].as_list()
     lateral_size: Any = lateral.shape[1:3].as_list()
     is_static = None not in coarse_size + lateral_size
-    if is_static and coarse_size == lateral_size:
+    if not cut or (is_static and coarse_size == lateral_size):
         return upsampled
-    if cut:
-        height, width = (
-            lateral_size if None not in lateral_size else tf.unstack(tf.shape(lateral)[1:3])
-        )
-        return upsampled[:, :height, :width, :]
-    if is_static:
-        raise ConfigError.at(
-            "model.ssd.image_resizer",
-            f"a pyramid level of {lateral_size} pixels does not match the next "
-            f"coarser one, which has {coarse_size} when enlarged twofold",
-            "make the image size a multiple of the coarsest backbone stride, for example with "
-            "feature_extractor.pad_to_multiple: 32, or set use_explicit_padding",
-        )
-    return upsampled
+    height, width = lateral_size if None not in lateral_size else tf.unstack(tf.shape(lateral)[1:3])
+    return upsampled[:, :height, :width, :]
 
 
 def top_down_maps(end_points: Sequence[tf.Tensor], options: LayerOptions) -> Maps:

@@ -11,7 +11,6 @@ import contextlib
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.errors import ConfigError
 from estimator_det.nets.hyperparams import truncated_normal
 from estimator_det.nets.layers import choose_padding, max_pool, separable_conv2d
 from estimator_det.nets.mobiledet import he_normal
@@ -123,22 +122,6 @@ def _cell(inputs: Sequence[tf.Tensor], options: Options) -> List[tf.Tensor]:
     ]
 
 
-def _check_sizes(maps: Sequence[tf.Tensor]) -> None:
-    """Raises ConfigError unless sides are halved exactly from level to level."""
-    for axis in (1, 2):
-        finest = maps[0].shape[axis]
-        for level, features in zip(LEVELS, maps):
-            side = features.shape[axis]
-            if None not in (finest, side) and side << (level - LEVELS[0]) != finest:
-                sizes = [m.shape[1:3].as_list() for m in maps]
-                raise ConfigError.at(
-                    "model.ssd.image_resizer",
-                    f"MnasFPN needs maps whose sides halve from level to level; given: {sizes}",
-                    f"Make the image's sides multiples of {2 ** LEVELS[-1]}, for example with "
-                    f"feature_extractor.pad_to_multiple: {2 ** LEVELS[-1]}",
-                )
-
-
 def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tensor, ...]:
     """Builds maps at levels 3 to 6, each [B, h_i, w_i, c], of activations at levels 3, 4 and 5.
 
@@ -153,7 +136,6 @@ def mnasfpn(activations: Sequence[tf.Tensor], options: Options) -> Tuple[tf.Tens
     ):
         coarsest = _linear(coarsest, options.scale_depth(options.depth), "C6_Conv1x1")
     maps = [*activations, coarsest]
-    _check_sizes(maps)
     with arg_scope(WEIGHT_DECAY):
         for number in range(NUM_CELLS):
             with tf1.variable_scope(f"cell_{number}"):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import ConfigError
+from estimator_det.protos import train_pb2
 from model_fn.training.sync_replicas import SyncReplicas, SyncReplicasHook
+from tests.faults import faults
 
 
 def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[float, int]:
@@ -72,5 +73,5 @@ def test_nobody_waits_for_a_token_that_never_comes(
 
 
 def test_the_numbers_are_checked():
-    with pytest.raises(ConfigError, match="replicas_to_aggregate: is 0; it must be 1 or more"):
-        SyncReplicas(tf1.train.GradientDescentOptimizer(0.5), 0, 2)
+    settings = "sync_replicas: true replicas_to_aggregate: 0 optimizer {}"
+    assert "at.replicas_to_aggregate: is 0" in faults(train_pb2.TrainConfig(), settings)

@@ -63,8 +63,3 @@ def test_cells_add_their_inputs_where_channels_agree(monkeypatch):
     pooled = tf.nn.max_pool2d(expected[2], 3, 2, "SAME").numpy() @ weights
     scale = 1 / np.sqrt(1 + mnasfpn.BATCH_NORM_EPSILON)
     np.testing.assert_allclose(outputs[3], pooled * scale, rtol=1e-5, atol=1e-6)
-
-
-def test_sides_must_halve():
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="multiples of 64"):
-        mnasfpn.mnasfpn(maps(16, 12), OPTIONS)
