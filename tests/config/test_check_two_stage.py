@@ -41,34 +41,34 @@ def test_configurations_without_problems(assignments):
     assert problems(*assignments, text=TWO_STAGE) == []
 
 
-@pytest.mark.parametrize(
-    ("severity", "assignments", "field", "words"),
-    [
-        ("error", [f"{RCNN}.inplace_batchnorm_update=true"], "", "set it to false"),
-        ("error", [f"{RCNN}.number_of_stages=4"], "", "1 to 3 stages"),
-        ("error", [f"{PREDICTOR}=null"], "", "is missing"),
-        ("error", [f"{RCNN}.first_stage_anchor_generator={{}}"], "", "is empty"),
-        ("error", [f"{RCNN}.maxpool_stride=null"], "", "is missing"),
-        ("error", [f"{RCNN}.number_of_stages=3", *LOADED], f"{HEAD}.predict_instance_masks",
-         "a third stage predicts masks"),
-        ("error", [f"{HEAD}.conv_hyperparams=null", *MASKS[:1],
-                   f"{HEAD}.predict_instance_masks=true", *LOADED], "", "needs it"),
-        ("warning", [f"{HEAD}.predict_instance_masks=true"], "", "masks need a third stage"),
-        ("error", [f"{RCNN}.context_config.attention_position=ATTENTION_DEFAULT", *CONTEXT[1:]], "",
-         "is no position"),
-        ("error", [f"{RCNN}.context_config.use_long_term_attention=false"], "", "nothing attends"),
-        ("warning", [f"{RCNN}.context_config.self_attention_in_sequence=true", AMONG_BOXES[:-1] +
-                     "self_attention_in_sequence: true }"], "", "use_long_term_attention is not"),
-        ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:], f"{RCNN}.number_of_stages=1"], "",
-         "needs a second stage"),
-        ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:],
-                   f"{PREDICTOR}={{ rfcn_box_predictor {{ }} }}"], "", "no features of single"),
-        ("error", ["eval_input_reader[0].load_context_features=false", *CONTEXT[:2]], "",
-         "the model needs context features"),
-        ("error", ["train_input_reader.load_context_image_ids=true", AMONG_BOXES], "",
-         "takes no context features"),
-    ],
-)  # fmt: skip
+FAULTS = [
+    ("error", [f"{RCNN}.inplace_batchnorm_update=true"], "", "set it to false"),
+    ("error", [f"{RCNN}.number_of_stages=4"], "", "1 to 3 stages"),
+    ("error", [f"{PREDICTOR}=null"], "", "is missing"),
+    ("error", [f"{RCNN}.first_stage_anchor_generator={{}}"], "", "is empty"),
+    ("error", [f"{RCNN}.maxpool_stride=null"], "", "is missing"),
+    ("error", [f"{RCNN}.number_of_stages=3", *LOADED], f"{HEAD}.predict_instance_masks",
+     "a third stage predicts masks"),
+    ("error", [f"{HEAD}.conv_hyperparams=null", *MASKS[:1],
+               f"{HEAD}.predict_instance_masks=true", *LOADED], "", "needs it"),
+    ("warning", [f"{HEAD}.predict_instance_masks=true"], "", "masks need a third stage"),
+    ("error", [f"{RCNN}.context_config.attention_position=ATTENTION_DEFAULT", *CONTEXT[1:]], "",
+     "is no position"),
+    ("error", [f"{RCNN}.context_config.use_long_term_attention=false"], "", "nothing attends"),
+    ("warning", [f"{RCNN}.context_config.self_attention_in_sequence=true", AMONG_BOXES[:-1] +
+                 "self_attention_in_sequence: true }"], "", "use_long_term_attention is not"),
+    ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:], f"{RCNN}.number_of_stages=1"], "",
+     "needs a second stage"),
+    ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:],
+               f"{PREDICTOR}={{ rfcn_box_predictor {{ }} }}"], "", "no features of single"),
+    ("error", ["eval_input_reader[0].load_context_features=false", *CONTEXT[:2]], "",
+     "the model needs context features"),
+    ("error", ["train_input_reader.load_context_image_ids=true", AMONG_BOXES], "",
+     "takes no context features"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("severity", "assignments", "field", "words"), FAULTS)
 def test_each_fault_is_one_problem(severity, assignments, field, words):
     problem = only(problems(*assignments, text=TWO_STAGE))
     assert problem.severity == severity
