@@ -104,8 +104,6 @@ def test_confidences_as_targets_in_training_alone():
     np.testing.assert_allclose(targets.class_weights[0, 0], [1, 0.25])
     plain = make_loss(overrides, is_training=False).assign(tf.constant(ANCHORS), truth)
     np.testing.assert_allclose(plain.class_targets[0, 0], [0, 1, 0])
-    with pytest.raises(ValueError, match="image/object/class/confidence"):
-        make_loss(overrides).assign(tf.constant(ANCHORS), truth._replace(confidences=None))
 
 
 def test_images_nobody_annotated_give_no_loss():

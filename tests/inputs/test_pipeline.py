@@ -321,7 +321,7 @@ def test_evaluation_features(tmp_path):
 def test_an_evaluation_needs_a_reader():
     config = pipeline()
     del config.eval_input_reader[:]
-    with pytest.raises(ValueError, match="eval_input_reader is missing"):
+    with pytest.raises(ValueError, match="eval_input_reader: is missing"):
         inputs.create_eval_input_fn(config, preprocess_of(config))
 
 

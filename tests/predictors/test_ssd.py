@@ -266,10 +266,6 @@ def test_batch_norm_of_a_head_may_be_frozen_while_it_trains(text, learns):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"has 3 layers.* makes 2"):
-        predict("convolutional_box_predictor {}", anchors=(1, 2, 3))
-    with pytest.raises(ValueError, match=r"same number of anchors.*\[3, 6\]"):
-        predict("weight_shared_convolutional_box_predictor {}")
     for text, message in (
         (
             "weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }",

@@ -145,18 +145,6 @@ def test_masks_of_detections(num_masks):
     assert np.isfinite(terms["Loss/BoxClassifierLoss/mask_loss"])
 
 
-def test_masks_need_masks_in_the_groundtruth():
-    detector = small_detector(MASKS)
-    with tf.Graph().as_default():
-        labels = groundtruth()._replace(masks=None)
-        predictions = detector.predict(tf.zeros([2, 64, 64, 3]), None, labels)
-        with pytest.raises(
-            ConfigError,
-            match=r"the groundtruth has no masks to learn\. Remedy: set load_instance_masks",
-        ):
-            detector.loss(predictions, labels)
-
-
 def test_masks_of_an_evaluation_need_detections_for_their_loss():
     detector = small_detector(MASKS, is_training=False)
     with tf.Graph().as_default():
