@@ -15,7 +15,7 @@ import estimator_det
 from estimator_det.config.field_rules import range_of, rule_of
 from estimator_det.config.text import is_map, is_repeated, nearest
 from estimator_det.console.printing import listed
-from estimator_det.errors import ConfigError, UsageError
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 
 ROOT = pipeline_pb2.TrainEvalPipelineConfig.DESCRIPTOR
@@ -132,7 +132,7 @@ def with_links(markdown: str) -> str:
 def _linked(code: Match[str]) -> str:
     try:
         field = _field_at(code["name"]) if "." in code["name"] else _fields()[code["name"]]
-    except (ConfigError, KeyError):
+    except (UsageError, KeyError):
         return code[0]
     return f"[{code[0]}](configuration.md#{name_of(field)})"
 

@@ -87,6 +87,7 @@ def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_rang
 def test_defaults_are_in_range_but_for_what_must_be_set():
     must_be_set = ("num_classes", "_stride", "target_height", "target_width", "new_height")
     must_be_set += ("new_width", ".label", "new_label", "_area", "_aspect_ratio")
+    must_be_set += ("num_iterations", "num_filters")
     for descriptor, field in SCHEMA:
         if field.label != field.LABEL_REPEATED and not f".{field.name}".endswith(must_be_set):
             assert range_of(field).contains(field.default_value), (descriptor.name, field.name)
