@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from estimator_det import files
 from estimator_det.config.text import parse_message
@@ -58,6 +58,11 @@ class LabelMap:
 def read_label_map(path: str) -> LabelMap:
     """Reads a `StringIntLabelMap` in text form."""
     return parse_label_map(files.read_text(path, MAX_BYTES), path)
+
+
+def optional_label_map(path: str) -> Optional[LabelMap]:
+    """`read_label_map` of a path that may be empty."""
+    return read_label_map(path) if path else None
 
 
 def parse_label_map(text: str, source: str = "<text>") -> LabelMap:

@@ -33,6 +33,7 @@ from inputs.batch import CollateOptions, Features, Preprocess
 from inputs.checks.first_records import check_cache, check_class_names, check_masks
 from inputs.examples import ExampleOptions, ExampleSteps
 from inputs.guard import GraphGuard, Guard
+from inputs.label_map import LabelMap
 from inputs.machine import available_cpus
 from inputs.records import sharding, splits
 from inputs.records.cursor import OF_WORKER, DataCursor, derived_seed, order_fingerprint
@@ -115,9 +116,10 @@ def build_train_input_fn(
     preprocess: Preprocess,
     seed: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
+    label_map: Optional[LabelMap] = None,
     **options: Any,
 ) -> InputFn:
-    """`create_train_input_fn` of a configuration without errors."""
+    """`create_train_input_fn` of a configuration without errors, whose label map may be read."""
     run = TrainInputOptions(**options)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
 
@@ -141,7 +143,7 @@ def build_train_input_fn(
         examples = ExampleOptions(
             reader,
             collate,
-            _policy(reader, collate),
+            _policy(reader, collate, label_map),
             make_steps(train.data_augmentation_options),
             batch_size,
             first_step=run.first_step,
@@ -249,6 +251,7 @@ def build_eval_input_fn(
     reader: input_reader_pb2.InputReader,
     sample_1_of_n: Optional[int] = None,
     fault_log: Optional[FaultLog] = None,
+    label_map: Optional[LabelMap] = None,
 ) -> InputFn:
     """`create_eval_input_fn` of a configuration and a reader without errors."""
     evaluation = pipeline_config.eval_config
@@ -272,7 +275,7 @@ def build_eval_input_fn(
             and evaluation.retain_original_image_additional_channels,
             all_classes_labeled_by_default=evaluation.image_classes_field_map_empty_to_ones,
         )
-        policy = _policy(reader, collate)
+        policy = _policy(reader, collate, label_map)
         examples = ExampleOptions(read_once, collate, policy, batch_size=batch_size)
         # A batch of one has no remainder: dropping it only makes the shape static.
         drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
@@ -392,8 +395,11 @@ def _collate_options(
     )
 
 
-def _policy(reader: input_reader_pb2.InputReader, collate: CollateOptions) -> BadRecordPolicy:
-    return make_policy(reader, collate.num_classes, collate.max_boxes, collate.context_shape[1])
+def _policy(
+    reader: input_reader_pb2.InputReader, collate: CollateOptions, label_map: Optional[LabelMap]
+) -> BadRecordPolicy:
+    context_length = collate.context_shape[1]
+    return make_policy(reader, collate.num_classes, collate.max_boxes, context_length, label_map)
 
 
 def _evaluated_path(

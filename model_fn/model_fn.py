@@ -15,7 +15,7 @@ from estimator_det.detectors.base import (
 )
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from inputs import schema
-from inputs.label_map import LabelMap
+from inputs.label_map import LabelMap, optional_label_map
 from model_fn.checkpoints.object_based import stored_variables
 from model_fn.checkpoints.savers import (
     ConstantWeights,
@@ -123,8 +123,11 @@ class ModelFn:
         # Workers, with the chief, that share variables of parameter servers.
         is_shared = run_config is not None and run_config.num_ps_replicas
         num_replicas = run_config.num_worker_replicas if is_shared else None
+        label_map = self._label_map or optional_label_map(
+            self._config.train_input_reader.label_map_path
+        )
         train_step = step.make_train_step(
-            detector, forward, batch.features, batch.labels, self._config, num_replicas
+            detector, forward, batch.features, batch.labels, self._config, label_map, num_replicas
         )
         self.built = BuiltTraining(make_saver(train_config, run_config), train_step)
         hooks = []

@@ -7,7 +7,7 @@ from typing import Mapping, Optional
 
 from estimator_det.protos import input_reader_pb2
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, resolve_actions
-from inputs.label_map import LabelMap, read_label_map
+from inputs.label_map import LabelMap, optional_label_map
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,10 @@ def make_policy(
     num_classes: Optional[int] = None,
     max_boxes: Optional[int] = None,
     context_feature_length: Optional[int] = None,
+    label_map: Optional[LabelMap] = None,
 ) -> BadRecordPolicy:
-    """The policy of a reader's `bad_records`; reads the reader's label map."""
+    """The policy of a reader's `bad_records`; reads the reader's label map if it is not given."""
+    label_map = label_map or optional_label_map(reader.label_map_path)
     config = reader.bad_records
     name = input_reader_pb2.BadRecords.Policy.Name  # name of a policy, in upper case
     exceptions = {exception.kind: name(exception.policy).lower() for exception in config.exception}
@@ -49,7 +51,7 @@ def make_policy(
         max_skipped=config.max_skipped,
         max_pixels=config.max_megapixels * 1e6,
         num_classes=num_classes,
-        label_map=read_label_map(reader.label_map_path) if reader.label_map_path else None,
+        label_map=label_map,
         max_boxes=max_boxes,
         context_feature_length=context_feature_length,
     )

@@ -121,7 +121,7 @@ def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[
         estimator,
         serving.create_predict_input_fn(config, build_preprocessor(config.model)),
         checkpoint,
-        label_map=saved_model.find_readable_label_map(config),
+        label_map=saved_model.find_readable_label_map(config, context.label_map),
         assets={os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None,
         num_additional_channels=serving.additional_channels(config),
     )

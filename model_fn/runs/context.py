@@ -11,6 +11,7 @@ import numpy as np
 
 from estimator_det.console.signals import Stop
 from estimator_det.protos import pipeline_pb2
+from inputs.label_map import LabelMap, read_label_map
 from model_fn.runs.cluster import SINGLE, Cluster
 from model_fn.runs.options import TrainOptions
 
@@ -66,6 +67,14 @@ class RunContext:
     cluster: Cluster = SINGLE  # processes of the training, and which one this is
     # Says that the run is to end.
     stop: Stop = dataclasses.field(default_factory=Stop, compare=False)
+    # By path; see `label_map`.
+    label_maps: Dict[str, LabelMap] = dataclasses.field(default_factory=dict, compare=False)
+
+    def label_map(self, path: str) -> Optional[LabelMap]:
+        """The label map of a path, which a run reads once; None for an empty path."""
+        if path and path not in self.label_maps:
+            self.label_maps[path] = read_label_map(path)
+        return self.label_maps.get(path)
 
     @property
     def num_steps(self) -> Optional[int]:

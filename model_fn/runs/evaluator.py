@@ -100,7 +100,8 @@ class EvaluationRun:
         """Refuses before training what an evaluation of its first checkpoint would refuse."""
         check_best_metric(self.context.config, self.context.options.evaluation.best_metric)
         for reader in self._readers:
-            check_class_names(reader.config)
+            label_map = self.context.label_map(reader.config.label_map_path)
+            check_class_names(reader.config, label_map=label_map)
 
     @property
     def lower_is_better(self) -> bool:
@@ -129,6 +130,7 @@ class EvaluationRun:
             reader.config,
             reader.sample_1_of_n,
             faults,
+            self.context.label_map(reader.config.label_map_path),
         )
         if self._steps is not None:
             input_fn = tpu_estimator.make_tpu_input_fn(input_fn, evaluates=True)
@@ -150,7 +152,12 @@ class EvaluationRun:
         return evaluation_folder(self.context.model_dir, reader.name)
 
     def _make_model_fn(self) -> ModelFn:
-        return ModelFn(self.context.config, use_tpu=self.context.options.tpu is not None)
+        paths = (reader.label_map_path for reader in self.context.config.eval_input_reader)
+        return ModelFn(
+            self.context.config,
+            use_tpu=self.context.options.tpu is not None,
+            label_map=self.context.label_map(next(filter(None, paths), "")),
+        )
 
     def _make_estimator(
         self, model_fn: ModelFn, checkpoint: Optional[str] = None, **run_options: Any

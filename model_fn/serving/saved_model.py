@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
@@ -128,7 +128,10 @@ def find_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Opt
     return next((path for path in _label_maps(pipeline_config) if tf.io.gfile.exists(path)), None)
 
 
-def find_readable_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Optional[str]:
+def find_readable_label_map(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    read: Callable[[str], Any] = read_label_map,
+) -> Optional[str]:
     """Like `find_label_map`, but one that cannot be read is logged as a warning and left out.
 
     For exports at the end of a long training, which must not fail because names are missing.
@@ -137,7 +140,7 @@ def find_readable_label_map(pipeline_config: pipeline_pb2.TrainEvalPipelineConfi
     try:
         path = find_label_map(pipeline_config) or path
         if path is not None:
-            read_label_map(path)
+            read(path)
     except (UsageError, OSError, tf.errors.OpError) as error:
         _LOG.warning("Exporting without the label map %s: %s", path, error)
         return None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Groundtruth
-from estimator_det.protos import input_reader_pb2
 from inputs import schema
-from inputs.label_map import read_label_map
+from inputs.label_map import LabelMap
 from model_fn.drawing import batch_grid
 from model_fn.drawing.boxes import draw_boxes, fast_png, picture_summary
 
@@ -23,15 +22,14 @@ def summary(
     features: Dict[str, tf.Tensor],
     groundtruth: Groundtruth,
     preprocess: Callable[[tf.Tensor], Any],
-    reader: input_reader_pb2.InputReader,
+    label_map: Optional[LabelMap],
 ) -> tf.Tensor:
     """The first images of the batch with their groundtruth, as a serialized Summary.
 
     Augmented, resized and padded; only pixel values are converted back to colours. They are drawn
-    in the steps that write summaries alone, with the names in the label map of the `reader`.
+    in the steps that write summaries alone, with the names in the label map.
     """
-    path = reader.label_map_path
-    names = read_label_map(path).names if path else {}
+    names = label_map.names if label_map else {}
 
     # When a picture is drawn, not while the graph is built: it runs the preprocessing.
     @functools.cache

@@ -8,11 +8,12 @@ norm are restored.
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import apply_summed, make_slots, tf
-from estimator_det.protos import input_reader_pb2, pipeline_pb2
+from estimator_det.protos import pipeline_pb2
 from inputs import schema
+from inputs.label_map import LabelMap
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX
 from model_fn.training import input_images, step
 from model_fn.training.loop_state import LoopState, optimizer_variables
@@ -323,8 +324,8 @@ def _position(batches: Tuple[Any, ...]) -> Tensors:
 class LoopSummary:
     """Losses, counts, pictures of the batch, and gradients where configured."""
 
-    def __init__(self, reader: input_reader_pb2.InputReader, loop_step: LoopStep) -> None:
-        self._preprocess, self._reader = loop_step.preprocess, reader
+    def __init__(self, label_map: Optional[LabelMap], loop_step: LoopStep) -> None:
+        self._preprocess, self._label_map = loop_step.preprocess, label_map
         # Lengths of a batch may change.
         self._serialize = tf.function(self._merged, autograph=False, reduce_retracing=True)
 
@@ -342,6 +343,6 @@ class LoopSummary:
         with tf.device("/cpu:0"):
             groundtruth = step.groundtruth_from_labels(labels)
             pictures = input_images.summary(
-                {schema.IMAGE: images}, groundtruth, self._preprocess, self._reader
+                {schema.IMAGE: images}, groundtruth, self._preprocess, self._label_map
             )
             return step.summary(figures, pictures, gradients)

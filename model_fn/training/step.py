@@ -6,6 +6,7 @@ their results; no collection of the graph carries anything.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
@@ -13,6 +14,7 @@ from estimator_det.detectors.base import Context, Groundtruth, TrainableDetector
 from estimator_det.nets.quantization import QuantizedTensor
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
+from inputs.label_map import LabelMap
 from model_fn.training import input_images, recompute, train_op
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
@@ -174,6 +176,7 @@ def make_train_step(
     features: Tensors,
     labels: Tensors,
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    label_map: Optional[LabelMap] = None,
     num_replicas: Optional[int] = None,
 ) -> TrainStep:
     """The step after a forward pass; it runs `detector.updates()`, too.
@@ -181,6 +184,7 @@ def make_train_step(
     Initial values of variables must be settled before: moving averages start at them.
 
     Args:
+        label_map: Names the classes in pictures.
         num_replicas: Workers, chief included, that share the variables of parameter servers, and
             each step with `sync_replicas`; None without parameter servers.
     """
@@ -211,7 +215,16 @@ def make_train_step(
         applied,
         scalars,
         _make_summary(
-            figures, detector, forward_pass, features, applied.gradients, pipeline_config
+            figures,
+            functools.partial(
+                input_images.summary,
+                features,
+                forward_pass.groundtruth,
+                detector.preprocess,
+                label_map,
+            ),
+            applied.gradients if train_config.summarize_gradients else {},
+            forward_pass.predictions,
         ),
         positions=[{key: features[key] for key in POSITION if key in features}],
         input_wait=measure_input_wait(list(inputs.values())),
@@ -222,22 +235,15 @@ def make_train_step(
 
 def _make_summary(
     figures: Tensors,
-    detector: TrainableDetector,
-    forward_pass: Forward,
-    features: Tensors,
+    draw: Callable[[], tf.Tensor],
     gradients: Tensors,
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    predictions: Any,
 ) -> StepSummary:
-    """Figures, pictures of the batch, gradients where configured, and ranges of quantization."""
+    """Figures, pictures of the batch, gradients, and ranges of quantization."""
     is_due = tf1.placeholder_with_default(True, [], name="summary_is_due")
-    reader = pipeline_config.train_input_reader
 
     def serialize() -> tf.Tensor:
-        pictures = input_images.summary(
-            features, forward_pass.groundtruth, detector.preprocess, reader
-        )
-        shown = gradients if pipeline_config.train_config.summarize_gradients else {}
-        return summary(figures, pictures, shown, range_summaries(forward_pass.predictions))
+        return summary(figures, draw(), gradients, range_summaries(predictions))
 
     serialized = tf.cond(is_due, serialize, lambda: tf.constant(b""), name="summary")
     return StepSummary(serialized, is_due)

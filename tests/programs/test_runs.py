@@ -17,6 +17,7 @@ from estimator_det.programs import cli, console, demo, model_main
 from estimator_det.protos import model_pb2
 from exporters.benchmark.report import MAP_50
 from exporters.detect_files import DETECTIONS_FILE
+from inputs import label_map
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
 from tests.model_fn import fake
@@ -47,7 +48,7 @@ def config_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def checked() -> List[str]:
-    """Models that the training of `model_dir` checks."""
+    """Models that the training of `model_dir` checks, and label maps that it reads."""
     return []
 
 
@@ -64,12 +65,15 @@ def model_dir(small_network: None, config_path: str, checked: List[str]) -> path
     with pytest.MonkeyPatch.context() as patch:
         model = "", model_pb2.DetectionModel.DESCRIPTOR.full_name
         patch.setitem(rules._RULES, model, [*rules._RULES[model], lambda _, at: note(at)])
+        parse = label_map.parse_label_map
+        patch.setattr(label_map, "parse_label_map", lambda *a: note("label map") or parse(*a))
         assert cli.main([*arguments, "--set", "eval_config.num_visualizations=2", "--seed=1"]) == 0
     return folder
 
 
 def test_a_configuration_is_checked_once(model_dir, checked):
-    assert checked == ["model"]
+    # The check reads the label map, and then the run.
+    assert checked == ["model", "label map", "label map"]
 
 
 def test_train_saves_the_configuration_as_run(model_dir):

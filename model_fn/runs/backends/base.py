@@ -97,6 +97,7 @@ def make_train_input_fn(
         build_preprocessor(config.model),
         seed=seed if cursor is not None else derived_seed(seed, FROM_STEP, first_step),
         fault_log=fault_log,
+        label_map=context.label_map(config.train_input_reader.label_map_path),
         cursor=cursor,
         data_service=context.options.data_service,
         first_step=None if shares_steps or context.options.data_service else first_step,

@@ -188,7 +188,12 @@ class EstimatorBackend(Backend):
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
         context = self._context
-        model_fn = ModelFn(context.config, compute_dtype=network_type(context), stop=context.stop)
+        model_fn = ModelFn(
+            context.config,
+            label_map=context.label_map(context.config.train_input_reader.label_map_path),
+            compute_dtype=network_type(context),
+            stop=context.stop,
+        )
         trainer = make_estimator(
             model_fn,
             context.model_dir,

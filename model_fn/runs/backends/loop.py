@@ -247,7 +247,9 @@ class LoopBackend(Backend):
                 take,
                 graph,
                 loop_step.state,
-                LoopSummary(context.config.train_input_reader, loop_step),
+                LoopSummary(
+                    context.label_map(context.config.train_input_reader.label_map_path), loop_step
+                ),
                 steps_per_call=self._steps_per_call,
                 agrees=self._has_workers,
             )

@@ -19,7 +19,7 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
         return fake.make_train_input_fn(**others)
 
     def make_eval(
-        config: Any, preprocess: Any, input_config: Any, sample_1_of_n: Any, fault_log: Any
+        config: Any, preprocess: Any, input_config: Any, sample_1_of_n: Any, *_: Any
     ) -> Callable[[], Any]:
         made.append((input_config.name, sample_1_of_n))
         return fake.eval_input_fn

@@ -95,7 +95,7 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
 def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, capsys):
     fault = RecordFault("truncated_image", SKIP, message="cut", remedy="copy it again")
 
-    def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any) -> Any:
+    def make_eval(config: Any, preprocess: Any, reader: Any, every: Any, log: Any, _: Any) -> Any:
         def input_fn() -> Any:
             log.report(fault.at("a.record", 7, "cat"))
             return fake.eval_input_fn()
