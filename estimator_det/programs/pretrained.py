@@ -42,7 +42,7 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
 # First words of further names in the zoo of TensorFlow 2, whose networks may not be built here.
-_LATER_ZOO = ("centernet", "efficientdet", "extremenet")
+_LATER_ZOO = ("centernet", "extremenet")
 
 
 class ZooModel(NamedTuple):

@@ -129,7 +129,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum():
     models = pretrained.zoo()
-    assert len({model.name for model in models}) == len({model.file for model in models}) == 69
+    assert len({model.name for model in models}) == len({model.file for model in models}) == 77
     for model in models:
         assert model.extractor in SSD_EXTRACTORS or model.extractor in TWO_STAGE_EXTRACTORS
         assert model.url.startswith("https://") and model.url.endswith(".tar.gz")
@@ -167,7 +167,7 @@ def test_a_replaced_archive_gives_the_new_weights(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["centernet_hg104_512x512_kpts_coco17_tpu-32", "centernet_mobilenetv2fpn_512x512_coco17_od",
-     "efficientdet_d0_coco17_tpu-32", "extremenet"],
+     "extremenet"],
 )  # fmt: skip
 def test_models_without_a_network_are_named_as_such(name):
     with pytest.raises(UsageError, match=f"{name}' of the TensorFlow 2 model zoo has a network"):
@@ -278,6 +278,7 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
     for name, wrong in (
         ("ssd_mobilenet_v2_coco", "ssd_mobilenet_v2_cocoo"),
         ("ssd_mobilenet_v2_320x320_coco17_tpu-8", "ssd_mobilenet_v2_coco17_tpu-8"),
+        ("efficientdet_d7_coco17_tpu-32", "efficientdet_d8_coco17_tpu-32"),
     ):
         with pytest.raises(UsageError, match=rf"did you mean '{name}'\?"):
             pretrained.resolve(wrong, str(tmp_path))
