@@ -63,7 +63,6 @@ for module in sys.argv[1:]:
         "estimator_det",
         "estimator_det.config.pipeline",
         "estimator_det.config.registry",
-        "estimator_det.config.tpu_lint",
         "estimator_det.protos.pipeline_pb2",
         "inputs.label_map",
     ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from typing import Any, Dict, Iterator, List, Mapping
 
-from estimator_det.config import tpu_lint
 from estimator_det.config.rules import Tpu
 from estimator_det.config.text import entries
 from estimator_det.errors import ConfigError, Problem, UsageError, raise_errors
@@ -229,6 +228,8 @@ def check_tpu(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, tpu: TpuOptions
 ) -> List[Problem]:
     """Returns warnings; ConfigError lists all that makes the run impossible, with the edits."""
+    from model_fn.checks import tpu_lint
+
     target = Tpu(
         num_shards=tpu.num_shards,
         model_dir=model_dir,

@@ -46,7 +46,8 @@ def run(
     Placeholders among the `reported` problems are not printed again. Without `build`, the checks
     that build the model are skipped.
     """
-    from estimator_det.config import rules, tpu_lint
+    from estimator_det.config import rules
+    from model_fn.checks import tpu_lint
 
     target = rules.Tpu(
         num_shards=options.num_shards,
@@ -78,9 +79,10 @@ def _fix(
 ) -> Any:
     """The configuration with safe edits made; writes it, and prints the edits."""
     from estimator_det import files
-    from estimator_det.config import pipeline, tpu_lint
+    from estimator_det.config import pipeline
     from estimator_det.files import ownership
     from model_fn.checkpoints import writing
+    from model_fn.checks import tpu_lint
 
     fixed, applied = tpu_lint.fix(config, target)
     path = config_path(options)

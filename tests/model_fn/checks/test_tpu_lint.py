@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import pathlib
+import subprocess
+import sys
 from typing import List, Tuple
 
 import pytest
 
 import estimator_det
-from estimator_det.config import overrides, pipeline, tpu_lint
+from estimator_det.config import overrides, pipeline
 from estimator_det.config.paths import without_placeholders
 from estimator_det.config.rules import Tpu
+from model_fn.checks import tpu_lint
 from tests.config.test_check import check
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
@@ -155,6 +158,22 @@ def test_breaking_a_rule_is_caught_and_its_edits_help(fit, severity, assignment,
 def test_breaking_a_rule_of_two_stages_is_caught_and_its_edits_help(severity, assignment, field):
     broken = overrides.apply_overrides(_with_bucket(TWO_STAGE), [assignment])
     _check_edits(broken, severity, field)
+
+
+def test_a_run_knows_the_rules_of_all_components():
+    """In a process that has imported none of them."""
+    program = """
+from estimator_det.config import pipeline
+from model_fn.runs import options, roles
+import sys
+config = pipeline.parse_pipeline("model { ssd { loss { hard_example_miner { } } } }")
+assert "tensorflow" not in sys.modules
+roles.check_tpu(config, "gs://bucket/run", options.TpuOptions(rehearses=True))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "model.ssd.loss.hard_example_miner: selects anchors" in done.stderr
 
 
 def test_slow_backbones(fit):

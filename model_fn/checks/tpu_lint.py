@@ -1,6 +1,6 @@
 """Whether a configuration suits a TPU, and the edits that make it suit one.
 
-Nothing is built and TensorFlow is not imported; `check-config --compile` checks the graph.
+Nothing is built; `check-config --compile` checks the graph.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import List, Tuple
 
 from google.protobuf import text_format
 
+import model_fn.checks.config_check  # noqa: F401  (registers the rules of components)
 from estimator_det.config.overrides import apply_overrides
 from estimator_det.config.rules import Tpu, check_tpu
 from estimator_det.errors import SEVERITIES, Problem
