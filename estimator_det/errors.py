@@ -128,3 +128,15 @@ class NotFiniteLossError(RunError):
 
 class NoTpuError(RunError):
     """The TPU that a run is meant for cannot be reached."""
+
+
+class StorageError(RunError):
+    """Cloud Storage refuses or fails: what is wrong, with the path, and the remedy."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}. {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+class NotInStorageError(StorageError, FileNotFoundError):
+    """The bucket or file does not exist."""

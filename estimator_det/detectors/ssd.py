@@ -313,7 +313,7 @@ def _check_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
     if config.box_predictor.HasField(shared) and len(set(counts)) > 1:
         yield error(
             f"{at}.box_predictor.{shared}",
-            f"needs as many anchors at every feature map; the anchor generator has {counts}",
+            f"needs the same number of anchors at every map; the anchor generator has {counts}",
             "change the anchor generator, or use convolutional_box_predictor",
         )
 

@@ -126,7 +126,7 @@ def check_image_size(
     """
     if any(length != side if is_exact else length < side for length in sides):
         message = f"{_allowed_size(side, is_exact=is_exact)}; given: {list(sides)}"
-        yield error(at, message, "set height and width to that")
+        yield error(at, message, f"set height and width to {side}{'' if is_exact else ' or more'}")
 
 
 def assert_image_size(images: tf.Tensor, side: int, *, is_exact: bool = False) -> tf.Tensor:

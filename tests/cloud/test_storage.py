@@ -9,9 +9,9 @@ from typing import Any, List
 import pytest
 
 from estimator_det.console import bars
-from estimator_det.errors import UsageError
+from estimator_det.errors import StorageError, UsageError
 from estimator_det.programs.cloud import connection, storage, transfers
-from estimator_det.programs.cloud.connection import StorageError, connect
+from estimator_det.programs.cloud.connection import connect
 from estimator_det.programs.cloud.paths import CloudPath, parse
 from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import corrupt, cut, half, status

@@ -13,14 +13,9 @@ from typing import Any, Iterator, List
 import pytest
 from google.auth.exceptions import RefreshError, TransportError
 
+from estimator_det.errors import StorageError
 from estimator_det.programs.cloud import connection, storage
-from estimator_det.programs.cloud.connection import (
-    Connection,
-    Retry,
-    StorageError,
-    connect,
-    storage_error,
-)
+from estimator_det.programs.cloud.connection import Connection, Retry, connect, storage_error
 from estimator_det.programs.cloud.paths import CloudPath
 from tests.cloud.emulator import corrupt, cut, half, hang, status
 from tests.cloud.test_storage import QUARTER, fetch, list_files, names_in, send

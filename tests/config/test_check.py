@@ -115,7 +115,7 @@ error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS
  | train_input_reader.num_keypoints
 error | model.ssd.feature_extractor.num_layers=5 | makes 5 feature maps | model.ssd.anchor_generator
 error | model.ssd.box_predictor.weight_shared_convolutional_box_predictor={depth: 8}
- | as many anchors at every feature map; the anchor generator has [3, 1, 1, 1, 1, 1]
+ | same number of anchors at every map; the anchor generator has [3, 1, 1, 1, 1, 1]
 error | train_config.optimizer=null | no optimizer
 error | train_config.optimizer.adam_optimizer.epsilon=1 | no learning rate schedule
  | train_config.optimizer.adam_optimizer.learning_rate

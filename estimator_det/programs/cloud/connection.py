@@ -15,7 +15,7 @@ import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from estimator_det.console.printing import plain
-from estimator_det.errors import RunError
+from estimator_det.errors import NotInStorageError, StorageError
 from estimator_det.programs.cloud.paths import CloudPath
 
 _LOGIN = (
@@ -33,18 +33,6 @@ TIMEOUT_SECS = 60.0  # to connect, and without a byte received
 _LONGEST_DELAY_SECS = 32.0
 
 _LOG = logging.getLogger(__name__)
-
-
-class StorageError(RunError):
-    """Cloud Storage refuses or fails: what is wrong, with the path, and the remedy."""
-
-    def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what}. {remedy}")
-        self.what, self.remedy = what, remedy
-
-
-class MissingError(StorageError, FileNotFoundError):
-    """The bucket or file does not exist."""
 
 
 class Cancelled(Exception):
@@ -74,7 +62,7 @@ class Connection(NamedTuple):
             with self.request(path, "read") as sending:
                 # Listing reads pages lazily, so errors must come inside of the context.
                 blobs = list(self.client.list_blobs(path.bucket, **settings, **sending))
-        except MissingError:
+        except NotInStorageError:
             raise _no_bucket(path.bucket) from None
         # A name with a slash at its end stands for an empty folder.
         files = (blob for blob in blobs if not blob.name.endswith("/"))
@@ -196,16 +184,16 @@ def storage_error(error: BaseException, path: CloudPath, action: str) -> Optiona
     return None
 
 
-def no_file(path: CloudPath, kind: str = "file") -> MissingError:
+def no_file(path: CloudPath, kind: str = "file") -> NotInStorageError:
     """The error for a path that means no file."""
-    return MissingError(
+    return NotInStorageError(
         f"{path}: no such {kind}",
         f"Correct the path; gcloud storage ls gs://{path.bucket} lists the bucket",
     )
 
 
-def _no_bucket(bucket: str) -> MissingError:
-    return MissingError(
+def _no_bucket(bucket: str) -> NotInStorageError:
+    return NotInStorageError(
         f"there is no bucket gs://{bucket}",
         "Correct its name (gcloud storage buckets list shows yours), or make it: gcloud storage "
         f"buckets create gs://{bucket} --location=REGION",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Sequence, Set
 from estimator_det.config.paths import CHECKPOINT_FIELD, named_paths
 from estimator_det.console import printing
 from estimator_det.console.printing import quoted
-from estimator_det.errors import Problem, UsageError, error, raise_errors, warning
+from estimator_det.errors import Problem, StorageError, UsageError, error, raise_errors, warning
 from estimator_det.files import is_remote
 from estimator_det.programs import console
 from estimator_det.programs.cloud import storage
-from estimator_det.programs.cloud.connection import Connection, StorageError, connect
+from estimator_det.programs.cloud.connection import Connection, connect
 from estimator_det.programs.cloud.jobs import Job
 from estimator_det.programs.cloud.paths import CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import path_of

@@ -20,17 +20,9 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from estimator_det.console.bars import progress_bar
 from estimator_det.console.printing import quoted
-from estimator_det.errors import UsageError
+from estimator_det.errors import NotInStorageError, StorageError, UsageError
 from estimator_det.files import ownership, special_kind
-from estimator_det.programs.cloud.connection import (
-    THREADS,
-    Cancelled,
-    Connection,
-    MissingError,
-    StorageError,
-    connect,
-    no_file,
-)
+from estimator_det.programs.cloud.connection import THREADS, Cancelled, Connection, connect, no_file
 from estimator_det.programs.cloud.paths import SCHEME, CloudPath, is_cloud, parse
 from estimator_det.programs.cloud.transfers import (
     Advance,
@@ -210,7 +202,7 @@ def fetch(connection: Connection, blobs: Dict[str, Any], folder: str) -> Tuple[C
         try:
             download_file(connection, blobs[below], os.path.join(folder, below), advance)
             copied.append(sizes[below])
-        except MissingError:
+        except NotInStorageError:
             deleted.append(str(path_of(blobs[below])))
 
     sizes = {

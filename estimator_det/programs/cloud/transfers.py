@@ -9,8 +9,9 @@ from typing import Any, Callable
 
 import google_crc32c
 
+from estimator_det.errors import StorageError
 from estimator_det.files import atomic
-from estimator_det.programs.cloud.connection import Connection, StorageError, storage_error
+from estimator_det.programs.cloud.connection import Connection, storage_error
 from estimator_det.programs.cloud.paths import CloudPath
 
 _LOG = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ def upload_file(connection: Connection, local: str, target: CloudPath, advance: 
 
 
 def download_file(connection: Connection, blob: Any, local: str, advance: Advance) -> None:
-    """Downloads a file that was listed; raises MissingError if it has been replaced since."""
+    """Downloads a file that was listed; raises NotInStorageError if it has been replaced since."""
     path, expected, size, updated = path_of(blob), blob.crc32c, blob.size, blob.updated
     if blob.content_encoding:
         raise StorageError(
