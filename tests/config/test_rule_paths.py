@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import pathlib
 import re
 from typing import Any, Iterator, Sequence, Set, Tuple
 
+import estimator_det
+import exporters
+import inputs
+import model_fn
 from estimator_det.config import rules
 from estimator_det.config.field_rules import rule_of
 from estimator_det.config.pipeline import apply_overrides, merge_text
@@ -16,6 +22,7 @@ from model_fn.checks import config_check  # registers the rules of all component
 from tests.config import test_check, test_check_two_stage, test_remedies
 
 TPU = rules.Tpu(inference=True)
+ROOMS = (estimator_det, inputs, model_fn, exporters)
 
 
 def fields_found(config: Any) -> Set[str]:
@@ -175,3 +182,13 @@ def test_every_rule_finds_something_at_a_path(monkeypatch):
     for config in wrong_configurations():
         fields_found(config)
     assert not silent
+
+
+def test_paths_of_errors_in_graphs_and_runs_are_taken():
+    pattern = re.compile(r'(?:\.at|\berror)\(\s*"((?:model|train_|eval_|graph_)[\w.\[\]]*)"')
+    sources = (pathlib.Path(str(room.__file__)).parent.rglob("*.py") for room in ROOMS)
+    paths = {
+        path for file in itertools.chain(*sources) for path in pattern.findall(file.read_text())
+    }
+    assert len(paths) > 10
+    assert [path for path in paths if not is_taken(test_check.GOOD, path)] == []
