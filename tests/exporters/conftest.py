@@ -30,6 +30,7 @@ def small_config(label_map: str = "") -> Any:
     return pipeline.apply_overrides(
         config,
         [
+            "model.ssd.feature_extractor.num_layers=2",
             "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
             "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3, 0.5]",
             # Scores so far apart that rounding does not change their order.

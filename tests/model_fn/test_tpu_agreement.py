@@ -41,6 +41,7 @@ def _config(*assignments: str) -> Any:
     return pipeline.apply_overrides(
         config,
         [
+            "model.ssd.feature_extractor.num_layers=2",
             "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
             "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3,0.6]",
             f"model.ssd.image_resizer.fixed_shape_resizer={resizer}",
