@@ -71,7 +71,8 @@ def train_and_evaluate(
         Stopped: after SIGINT or SIGTERM; a KeyboardInterrupt.
         RunError, UsageError: what a user can fix, see `estimator_det.errors`.
     """
-    return _checked_run(config, model_dir, options, fields, evaluates=True)
+    require(config)
+    return run(config, model_dir, dataclasses.replace(options or TrainOptions(), **fields))
 
 
 def train(
@@ -84,20 +85,9 @@ def train(
 
     It has the arguments and errors of `train_and_evaluate`.
     """
-    _checked_run(config, model_dir, options, fields, evaluates=False)
-
-
-def _checked_run(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
-    options: Optional[TrainOptions],
-    fields: Dict[str, Any],
-    *,
-    evaluates: bool,
-) -> Metrics:
     require(config)
     options = dataclasses.replace(options or TrainOptions(), **fields)
-    return run(config, model_dir, options, evaluates=evaluates)
+    run(config, model_dir, options, evaluates=False)
 
 
 def run(
