@@ -80,6 +80,12 @@ REFUSALS = [
     ("ssd_resnet50_v1_fpn", TINY, (150, 160), "pad_to_multiple: 32"),
     ("ssd_mobilenet_v1_fpn", SMALL, (100, 90), "maps at level 3 have 13 x 12 cells"),
     (MNASFPN, "", (96, 128), "multiples of 64"),
+    (
+        "ssd_mobilenet_v2_fpn",
+        "fpn { min_level: -2147483648 }",
+        (64, 64),
+        "min_level: is -2,147,483,648",
+    ),
 ]
 
 

@@ -50,6 +50,7 @@ SPECIAL_FIELDS = ("num_layers", "fpn", "bifpn", "spaghettinet_arch_name")
 FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
 COARSEST_BACKBONE_LEVEL = 5
+MOST_LEVELS = 20
 
 
 class FpnLevels(NamedTuple):
@@ -147,13 +148,15 @@ class Recipe(RecipeRules):
 
     def even_levels(self, config: ssd_pb2.SsdFeatureExtractor) -> range:
         """Levels of maps that must have even sides: the next coarser map is enlarged to them."""
-        if "bifpn" in self.takes:
-            return range(config.bifpn.min_level, config.bifpn.max_level)
         if self.fixed_levels is not None:
             return range(self.fixed_levels.min_level, self.fixed_levels.max_level)
-        if "fpn" not in self.takes or config.use_explicit_padding:  # which cuts enlarged maps
-            return range(0)
-        return range(config.fpn.min_level, min(config.fpn.max_level, COARSEST_BACKBONE_LEVEL))
+        coarsest = 0
+        if "bifpn" in self.takes:
+            coarsest = config.bifpn.max_level
+        elif "fpn" in self.takes and not config.use_explicit_padding:  # which cuts enlarged maps
+            coarsest = min(config.fpn.max_level, COARSEST_BACKBONE_LEVEL)
+        finest = (config.bifpn if "bifpn" in self.takes else config.fpn).min_level
+        return range(max(finest, 0), min(coarsest, MOST_LEVELS))
 
     def __call__(self, config: ssd_pb2.SsdFeatureExtractor, is_training: bool) -> RecipeExtractor:
         recipe = self.with_parameters(config)
@@ -356,7 +359,8 @@ def _check_levels(
     recipe: Recipe, config: ssd_pb2.SsdFeatureExtractor, at: str
 ) -> Iterator[Problem]:
     count = recipe.num_maps(config)
-    if "num_layers" in recipe.takes and count is not None and config.num_layers > count:
+    is_cut = "num_layers" in recipe.takes and config.HasField("num_layers")
+    if is_cut and count is not None and config.num_layers > count:
         message = f"is {config.num_layers}; {config.type} has {count} feature maps"
         yield error(f"{at}.num_layers", message, f"set it to {count}")
     fixed, levels = recipe.fixed_levels, (config.fpn.min_level, config.fpn.max_level)
