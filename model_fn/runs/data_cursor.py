@@ -4,8 +4,8 @@ One small file of model_dir has an entry for the step of each checkpoint. It is 
 checkpoint, so that no checkpoint lacks its entry; without one, a run begins a new epoch.
 
 Each worker of a cluster has a file of its own. The chief saves without asking workers, so a worker
-enters its position when it notices a checkpoint: that after the last of its own steps that were
-taken before.
+writes its position once it sees a new checkpoint: the position after its last step before that
+checkpoint.
 """
 
 from __future__ import annotations
