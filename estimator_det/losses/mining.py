@@ -25,6 +25,9 @@ SPARSE_FROM_IOU = 0.8
 SPARSE_FROM_EXAMPLES = 256
 # Pairs compared at a time, which limits the memory used.
 PAIRS = 1 << 20
+# Below the scores of `suppress_all_pairs`, and finite: a GPU's kernel has no threshold then, and
+# chooses boxes of score -inf.
+_SCORE_THRESHOLD = -1e30
 # Weights of a box's edges on the line along which boxes are sorted. Their ratios are irrational, so
 # that the boxes of a grid have different positions on it.
 _LOW_WEIGHTS = np.array([1.0, (math.sqrt(5.0) - 1.0) / 2.0], np.float32)
@@ -163,7 +166,7 @@ def suppress_all_pairs(
             scores=inputs[1],
             max_output_size=limit,
             iou_threshold=iou_threshold,
-            score_threshold=-float("inf"),
+            score_threshold=_SCORE_THRESHOLD,
         )
         marks = tf.ones_like(indices)
         return tf.scatter_nd(indices[:, None], marks, num_anchors[None]) > 0

@@ -112,8 +112,22 @@ def check_loop(
             "Set it to false (--set train_config.sync_replicas=false), or use "
             f"strategy {MULTI_WORKER!r}",
         )
+    if loop.jit_compile:
+        _check_mining(pipeline_config)
     if loop.distribution is None and not cluster.is_evaluator:
         _check_cluster(loop, cluster)
+
+
+def _check_mining(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> None:
+    """Refuses what selects a varying number of pairs of boxes, which XLA cannot compile."""
+    for entry in entries(pipeline_config):
+        if entry.field.name == "hard_example_miner":
+            raise ConfigError.at(
+                entry.path,
+                "selects pairs of boxes, as many as a step happens to have; XLA needs fixed sizes",
+                f"Leave --jit_compile out, or train without it (--set {entry.path}=null), for "
+                "example with weighted_sigmoid_focal",
+            )
 
 
 def _check_cluster(loop: LoopOptions, cluster: Cluster) -> None:

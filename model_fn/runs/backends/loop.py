@@ -52,6 +52,7 @@ from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
 
 _LOG = logging.getLogger(__name__)
+_SEED_0 = 2**31 - 2  # global seed in place of 0; TensorFlow reads 2**31 - 1 as 0
 
 
 # (number of steps, whether this process wants to stop and got a signal) -> outcome of the last
@@ -194,8 +195,9 @@ class LoopBackend(Backend):
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
         """Context manager: sets TensorFlow's seed."""
-        before = global_seed()
-        tf.random.set_seed(self._context.options.seed)
+        before, seed = global_seed(), self._context.options.seed
+        # Datasets compare a global seed of 0 with their own, a tensor, which functions refuse.
+        tf.random.set_seed(_SEED_0 if seed == 0 else seed)
         try:
             yield
         finally:

@@ -23,6 +23,18 @@ def test_simulated_quantization_is_refused():
     check_loop(pipeline.apply_overrides(config, [assignment]), LoopOptions(), SINGLE)
 
 
+def test_mining_is_not_compiled():
+    config = text_format.Parse(
+        "model { ssd { loss { hard_example_miner { } } } }", TrainEvalPipelineConfig()
+    )
+    check_loop(config, LoopOptions(), SINGLE)
+    compiled = LoopOptions(jit_compile=True)
+    with pytest.raises(UsageError, match=r"^model\.ssd\.loss\.hard_example_miner: selects") as no:
+        check_loop(config, compiled, SINGLE)
+    (assignment,) = re.findall(r"--set (\S+)\)", str(no.value))
+    check_loop(pipeline.apply_overrides(config, [assignment]), compiled, SINGLE)
+
+
 def _strategy(name: str) -> LoopOptions:
     """Options whose strategy is there, so that the cluster does not matter."""
     return LoopOptions(name, distribution=object())

@@ -23,6 +23,8 @@ from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.events import PROGRESS_FILE
 from model_fn.runs import data_cursor, progress, training_run
+from model_fn.runs.backends.loop import LoopBackend
+from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.training import step
 from tests.checkpoints import stored
@@ -100,6 +102,15 @@ def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path):
         _train(tmp_path / name, config, 1, loop)
     tags = set(fake.figures(tmp_path / "loop"))
     assert "Loss/total_loss" in tags and tags == set(fake.figures(tmp_path / "estimator"))
+
+
+def test_data_are_shuffled_with_seed_0(tmp_path):
+    context = RunContext(fake.pipeline_config(), str(tmp_path), TrainOptions(seed=0, loop=LOOP))
+    with LoopBackend(context).running():
+        seeds = tf.data.Dataset.range(3)
+        orders = seeds.flat_map(lambda seed: tf.data.Dataset.range(9).shuffle(9, seed))
+        numbers = np.reshape(list(orders.as_numpy_iterator()), [3, 9])
+    assert {tuple(sorted(order)) for order in numbers} == {tuple(range(9))}
 
 
 def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path):
