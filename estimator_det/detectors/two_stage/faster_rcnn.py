@@ -36,7 +36,7 @@ from estimator_det.extractors.two_stage.recipe import (
     EXTRACTORS,
     FIRST_STAGE_SCOPE,
     SECOND_STAGE_SCOPE,
-    RecipeExtractor,
+    TwoStageExtractor,
     make_extractor,
 )
 from estimator_det.images.resize import Preprocessor, make_resizer
@@ -97,7 +97,7 @@ class FasterRcnnDetector:
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: RecipeExtractor  # images -> a feature map; crops of it -> features of boxes
+    extractor: TwoStageExtractor  # images -> a feature map; crops of it -> features of boxes
     rpn: proposals.ProposalNetwork  # the first stage
     rpn_loss: proposals.RpnLoss  # loss of the first stage
     second: Optional[SecondStage] = None  # the stages after it; None: proposals are the detections
@@ -381,7 +381,7 @@ def make_faster_rcnn(config: faster_rcnn_pb2.FasterRcnn, is_training: bool) -> F
 
 
 def _make_second_stage(
-    config: faster_rcnn_pb2.FasterRcnn, extractor: RecipeExtractor, is_training: bool
+    config: faster_rcnn_pb2.FasterRcnn, extractor: TwoStageExtractor, is_training: bool
 ) -> SecondStage:
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")

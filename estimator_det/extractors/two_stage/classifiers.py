@@ -36,7 +36,7 @@ def _mobilenet(images: tf.Tensor, **part: Any) -> tf.Tensor:
 # scratch.
 recipe.register_recipe(
     "faster_rcnn_mobilenet_v1",
-    recipe.Recipe(
+    recipe.TwoStageRecipe(
         scope="MobilenetV1",
         arg_scope=mobilenet.v1_arg_scope,
         first_stage=lambda images, _: _mobilenet(
@@ -51,10 +51,10 @@ recipe.register_recipe(
 )
 
 
-def _resnet(layers: int) -> recipe.Recipe:
+def _resnet(layers: int) -> recipe.TwoStageRecipe:
     """Cuts the network like the paper of ResNets: blocks 1 to 3 for the map, block 4 for boxes."""
     block = resnet.V1_BLOCKS[layers][3]
-    return recipe.Recipe(
+    return recipe.TwoStageRecipe(
         scope=f"resnet_v1_{layers}",
         arg_scope=functools.partial(resnet.v1_arg_scope, 0.0),  # no penalty, as in the reference
         # Block 4 is built, too, although nothing uses it, because checkpoints have its variables.
@@ -77,9 +77,9 @@ RESNET_BLOCKS = ("block1", "block2", "block3", "block4")
 FPN_FEATURES = 1024  # features of a box
 
 
-def _keras_resnet(layers: int) -> recipe.Recipe:
+def _keras_resnet(layers: int) -> recipe.TwoStageRecipe:
     """The same cut of the network of the TF2 line; block 4 halves the resolution of crops."""
-    return recipe.Recipe(
+    return recipe.TwoStageRecipe(
         scope=f"resnet_v1_{layers}{KERAS}",
         arg_scope=functools.partial(resnet.v1_arg_scope, 0.0, tf2_line=True),
         first_stage=lambda images, _: _last(
@@ -100,18 +100,18 @@ def _paths(order: Callable[[Sequence[str]], Sequence[str]]) -> ObjectPaths:
     return lambda scopes: functional(order(scopes))
 
 
-def _keras_resnet_fpn(layers: int) -> recipe.Recipe:
+def _keras_resnet_fpn(layers: int) -> recipe.TwoStageRecipe:
     """A feature pyramid of all blocks; two dense layers compute the features of a box."""
     pyramid = ssd_recipe.fpn_pyramid(RESNET_BLOCKS, "bottom_up_block{}", 5, plain=True)
 
-    def first_stage(images: tf.Tensor, options: recipe.ExtractorOptions) -> Any:
+    def first_stage(images: tf.Tensor, options: recipe.TwoStageOptions) -> Any:
         end_points = resnet.keras_resnet_v1(pad_to_multiple(images, recipe.PYRAMID_STEP), layers)
         with options.neck_scope():
             assert options.fpn is not None
             neck = ssd_recipe.ExtractorOptions(no_scope, options.fpn, tf2_line=True)
             return pyramid(end_points, neck)
 
-    def second_stage(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+    def second_stage(crops: tf.Tensor, options: recipe.TwoStageOptions) -> tf.Tensor:
         net = tf.reshape(crops, [-1, math.prod(crops.shape[1:])])
         net = slim.fully_connected(net, FPN_FEATURES, scope="fc1")
         if options.normalizer is not None:
@@ -120,7 +120,7 @@ def _keras_resnet_fpn(layers: int) -> recipe.Recipe:
         net = slim.fully_connected(net, FPN_FEATURES, scope="fc2")
         return net[:, tf.newaxis, tf.newaxis, :]
 
-    return recipe.Recipe(
+    return recipe.TwoStageRecipe(
         scope=f"resnet_v1_{layers}{KERAS}",
         arg_scope=functools.partial(resnet.v1_arg_scope, 0.0, tf2_line=True),
         first_stage=first_stage,
@@ -145,7 +145,7 @@ _first = 1 + [block.name for block in inception.V2_BLOCKS].index(INCEPTION_CUT)
 
 recipe.register_recipe(
     "faster_rcnn_inception_v2",
-    recipe.Recipe(
+    recipe.TwoStageRecipe(
         scope="InceptionV2",
         arg_scope=functools.partial(
             published_scope, *INCEPTION_BATCH_NORM, normalizer_fn=batch_norm
@@ -162,7 +162,7 @@ recipe.register_recipe(
 )
 recipe.register_recipe(
     "faster_rcnn_inception_resnet_v2",
-    recipe.Recipe(
+    recipe.TwoStageRecipe(
         scope="InceptionResnetV2",
         arg_scope=inception_resnet.arg_scope,
         first_stage=lambda images, options: inception_resnet.first_part(images, options.stride),
@@ -172,7 +172,7 @@ recipe.register_recipe(
 )
 recipe.register_recipe(
     f"faster_rcnn_inception_resnet_v2{KERAS}",
-    recipe.Recipe(
+    recipe.TwoStageRecipe(
         scope=f"InceptionResnetV2{KERAS}",
         arg_scope=inception_resnet.arg_scope,
         first_stage=lambda images, options: inception_resnet.first_part(images, options.stride),

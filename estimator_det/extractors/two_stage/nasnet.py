@@ -21,7 +21,7 @@ def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> Tuple[recipe.Stage
     """Builds the first and second stage of a network that is cut after the second of two cells."""
     last = cells[1]
 
-    def first(images: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+    def first(images: tf.Tensor, options: recipe.TwoStageOptions) -> tf.Tensor:
         # Innermost: like in the reference, batch norm learns in training regardless of
         # `batch_norm_trainable`, which affects the second stage only.
         with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
@@ -30,7 +30,7 @@ def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> Tuple[recipe.Stage
             )
         return tf.concat([end_points[name] for name in cells], axis=-1)
 
-    def second(crops: tf.Tensor, options: recipe.ExtractorOptions) -> tf.Tensor:
+    def second(crops: tf.Tensor, options: recipe.TwoStageOptions) -> tf.Tensor:
         previous, inputs = tf.split(crops, 2, axis=-1)
         return nasnet.rest_of_network(
             previous, inputs, network, after=last, is_training=options.is_training
@@ -45,7 +45,7 @@ def _register(
     first_stage, second_stage = stages(network, cells)
     recipe.register_recipe(
         name,
-        recipe.Recipe(
+        recipe.TwoStageRecipe(
             scope="",
             arg_scope=functools.partial(nasnet.arg_scope, weight_decay),
             first_stage=first_stage,

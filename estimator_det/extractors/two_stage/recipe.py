@@ -54,7 +54,7 @@ PYRAMID_STEP = 32  # pixels
 # Fields that configure layers; most networks use the published settings instead.
 LAYER_FIELDS = ("conv_hyperparams", OVERRIDE)
 
-EXTRACTORS: Registry[Recipe] = Registry(
+EXTRACTORS: Registry[TwoStageRecipe] = Registry(
     "Faster R-CNN feature extractor",
     tpu="use faster_rcnn_resnet50, whose layers all run on TPU",
     chosen_by="FasterRcnnFeatureExtractor.type",
@@ -62,7 +62,7 @@ EXTRACTORS: Registry[Recipe] = Registry(
 
 
 @dataclass(frozen=True)
-class ExtractorOptions:
+class TwoStageOptions:
     """Settings of a `FasterRcnnFeatureExtractor` message."""
 
     is_training: bool = False  # True if the model trains
@@ -75,11 +75,11 @@ class ExtractorOptions:
     fpn: Optional[FpnLevels] = None
 
 
-Stage = Callable[[tf.Tensor, ExtractorOptions], Any]
+Stage = Callable[[tf.Tensor, TwoStageOptions], Any]
 
 
 @dataclass(frozen=True)
-class Recipe(RecipeRules):
+class TwoStageRecipe(RecipeRules):
     """Parts and rules of an extractor; its call with a message builds the extractor."""
 
     scope: str  # variable scope of the network in either stage; empty for none
@@ -104,17 +104,17 @@ class Recipe(RecipeRules):
 
     def __call__(
         self, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
-    ) -> RecipeExtractor:
+    ) -> TwoStageExtractor:
         recipe = self.with_parameters(config)
-        return RecipeExtractor(recipe, _make_options(recipe, config, is_training))
+        return TwoStageExtractor(recipe, _make_options(recipe, config, is_training))
 
 
 @dataclass(frozen=True)
-class RecipeExtractor:
+class TwoStageExtractor:
     """Extractor with a recipe and the configuration's options; has no state between calls."""
 
-    recipe: Recipe
-    options: ExtractorOptions
+    recipe: TwoStageRecipe
+    options: TwoStageOptions
 
     @property
     def stride(self) -> int:
@@ -213,15 +213,15 @@ class RecipeExtractor:
 
 
 def _make_options(
-    recipe: Recipe, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
-) -> ExtractorOptions:
+    recipe: TwoStageRecipe, config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
+) -> TwoStageOptions:
     """Reads the options of a type; fields that the type ignores have their defaults."""
     effective_config = recipe.effective_fields(config)
     learns = is_training and effective_config.batch_norm_trainable
     scope, neck_scope = recipe.hyperparam_scopes(effective_config, learns)
     fpn = effective_config.fpn
     kind = effective_config.conv_hyperparams.WhichOneof("normalizer_oneof")
-    return ExtractorOptions(
+    return TwoStageOptions(
         is_training=is_training,
         train_batch_norm=learns,
         stride=effective_config.first_stage_features_stride,
@@ -257,14 +257,14 @@ def _check_size(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem
         yield from check_image_size(sides, EXTRACTORS.get(kind).min_size, f"{at}.image_resizer")
 
 
-def register_recipe(name: str, recipe: Recipe, aliases: Sequence[str] = ()) -> None:
+def register_recipe(name: str, recipe: TwoStageRecipe, aliases: Sequence[str] = ()) -> None:
     """Registers `feature_extractor { type: name }`, and the same with each of `aliases`."""
     EXTRACTORS.register(name, *aliases)(recipe)
 
 
 def make_extractor(
     config: faster_rcnn_pb2.FasterRcnnFeatureExtractor, is_training: bool
-) -> RecipeExtractor:
+) -> TwoStageExtractor:
     """Builds the extractor of a `FasterRcnnFeatureExtractor` message, but no graph.
 
     If the model trains, batch norm learns only if the message has `batch_norm_trainable: true`.

@@ -122,9 +122,9 @@ def test_batch_norm_learns_if_asked_and_training(trains, is_training, learns):
 @pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_searched_networks_always_learn_in_the_first_stage(trains):
     first, second = nasnet_stages(TINY_NASNET, ("Cell_2", "Cell_3"))
-    options = recipe.ExtractorOptions(is_training=True, train_batch_norm=trains)
-    entry = recipe.Recipe("", nasnet.arg_scope, first, second)
-    extractor = recipe.RecipeExtractor(entry, options)
+    options = recipe.TwoStageOptions(is_training=True, train_batch_norm=trains)
+    entry = recipe.TwoStageRecipe("", nasnet.arg_scope, first, second)
+    extractor = recipe.TwoStageExtractor(entry, options)
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
         (features,) = extractor.proposal_features(tf.zeros([2, 64, 96, 3]))
