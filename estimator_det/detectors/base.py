@@ -254,7 +254,7 @@ class TrainableDetector(Protocol):
         """
 
     def with_quantization(self, quantization: Quantization) -> TrainableDetector:
-        """Returns the same detector with simulated quantization; ConfigError if it has none."""
+        """Returns the same detector with simulated quantization."""
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ def import_model(
         calibration_images: Image files or folders; recompute the statistics of folded batch norm.
 
     Raises:
-        ConfigError: if an option or the model of the configuration is not valid.
+        UsageError: if an option or the model of the configuration is not valid.
         FileExistsError: if `output_dir` contains something else.
         RunError: if the file has numbers that are not finite, or no weights of the model.
     """

@@ -28,7 +28,7 @@ def propose_config(published: Published) -> pipeline_pb2.TrainEvalPipelineConfig
     Scales of anchors and thresholds are those of the published configurations.
 
     Raises:
-        ConfigError: if the file is of no SSD with MobileNet v1 or v2, or has other anchors.
+        UsageError: if the file is of no SSD with MobileNet v1 or v2, or has other anchors.
     """
     layers = published.structure.convolutions
     names = [name for layer in layers for name in (layer.name, layer.weights.name)]
