@@ -1,0 +1,1 @@
+"""Speed of training on a GPU, beside torchvision's."""
