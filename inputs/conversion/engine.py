@@ -20,7 +20,18 @@ import re
 import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from estimator_det import files
 from estimator_det.console.printing import counted, quoted
@@ -141,7 +152,7 @@ def convert(
             raise _nothing_left(options, image_index)
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
-        job = _make_job(options, work_dir, folder, ids, count)
+        job = _make_job(options, work_dir, folder, ids, count, source.keypoints)
         index.write_entries(image_index, [job.file(ENTRIES, shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
@@ -323,11 +334,22 @@ def _classes(
 
 
 def _make_job(
-    options: ConvertOptions, work_dir: str, folder: str, ids: Dict[str, int], count: int
+    options: ConvertOptions,
+    work_dir: str,
+    folder: str,
+    ids: Dict[str, int],
+    count: int,
+    keypoints: Mapping[str, Sequence[str]],
 ) -> ConversionJob:
     mask_images = options.source.mask_images and os.path.realpath(options.source.mask_images)
     example = RecordOptions(
-        folder, ids, options.image, options.masks, mask_images, options.clip_boxes
+        folder,
+        ids,
+        options.image,
+        options.masks,
+        mask_images,
+        options.clip_boxes,
+        dict(keypoints),
     )
     shares = [(split.name, split.share) for split in options.splits]
     relevant = [RELEASE, asdict(example), shares, count]
@@ -353,7 +375,8 @@ def _publish(
         os.replace(*job.record_files(split.name, shard))
     # One of the same classes that somebody else wrote may have more fields.
     if not options.label_map and (is_own or not os.path.exists(label_map)):
-        writer.write_label_map(names, label_map)
+        points = {number: source.keypoints.get(name, ()) for number, name in names.items()}
+        writer.write_label_map(names, label_map, points)
     for split in options.splits if source.dataset is not None else ():
         path = os.path.join(options.output_dir, f"{split.name}.dataset.json")
         files.write_text(path, json.dumps(source.dataset))

@@ -70,7 +70,7 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     labels, unknown = _image_labels(image, options.ids)
     example = writer.make_example(
         checked.encoded,
-        _annotations(image, objects, size),
+        _annotations(image, objects, size, options.keypoints),
         filename=image.image,
         source_id=image.source_id or image.image,
         other={**labels, **_other_fields(image, objects, size)},
@@ -108,7 +108,10 @@ def _check_size(image: AnnotatedImage, checked: Checked) -> None:
 
 
 def _annotations(
-    image: AnnotatedImage, objects: Sequence[SoundObject], size: Tuple[int, int]
+    image: AnnotatedImage,
+    objects: Sequence[SoundObject],
+    size: Tuple[int, int],
+    keypoint_names: Mapping[str, Sequence[str]],
 ) -> writer.Annotations:
     def column(name: str, default: Any) -> Any:
         """A value for each object, if any of them has one."""
@@ -134,7 +137,20 @@ def _annotations(
         masks=[sound.mask for sound in objects if sound.mask is not None] or None,
         keypoints=keypoints,
         keypoint_visibilities=visibilities,
+        keypoint_names=None if keypoints is None else _names(objects, keypoints, keypoint_names),
     )
+
+
+def _names(
+    objects: Sequence[SoundObject], keypoints: np.ndarray, names: Mapping[str, Sequence[str]]
+) -> Optional[List[str]]:
+    """Names of the keypoints [n, P] of all objects, "" for classes that have none."""
+    count = keypoints.shape[1]
+    rows = [
+        names.get(each.annotated.class_name, ()) if each.annotated.keypoints else [""] * count
+        for each in objects
+    ]
+    return [name for row in rows for name in row] if {*map(len, rows)} == {count} else None
 
 
 def _keypoints(

@@ -28,6 +28,7 @@ class RecordOptions:
     masks: bool = False  # whether masks are written
     mask_images: str = ""  # real folder of masks that are files
     clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
+    keypoints: Mapping[str, Sequence[str]] = field(default_factory=dict)  # see `Source`
 
 
 class SoundObject(NamedTuple):

@@ -7,7 +7,19 @@ and checks all values there once for every format.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from estimator_det.console.printing import LONGEST_LINE, plain
 from estimator_det.errors import UsageError
@@ -109,6 +121,8 @@ class Source(NamedTuple):
     names: Optional[Dict[int, str]] = None
     dataset: Optional[Dict[str, Any]] = None  # facts about all images, kept beside the records
     total: Optional[int] = None  # images, if known
+    # Class name -> names of its keypoints, in the order of `AnnotatedObject.keypoints`
+    keypoints: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 def fault_image(error: SourceError) -> AnnotatedImage:

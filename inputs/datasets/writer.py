@@ -40,6 +40,7 @@ class Annotations:
     keypoints: Optional[np.ndarray] = None  # float [n, P, 2], y and x as fractions; NaN: absent
     # int [n, P] of COCO: 0 absent, 1 hidden, 2 visible; None: 2 where keypoints are not NaN
     keypoint_visibilities: Optional[np.ndarray] = None
+    keypoint_names: Optional[Sequence[str]] = None  # n * P names in the label map
     confidences: Optional[Sequence[float]] = None  # confidence of the class, 0 to 1
 
 
@@ -104,6 +105,9 @@ def _add_objects(feature: Any, annotations: Annotations) -> None:
         stored = annotations.keypoint_visibilities
         visibilities = np.where(seen, 2, 0) if stored is None else np.ravel(stored)
         _add(feature["image/object/keypoint/visibility"].int64_list, map(int, visibilities))
+        if annotations.keypoint_names is not None:
+            texts = [name.encode() for name in annotations.keypoint_names]
+            _add(feature["image/object/keypoint/text"].bytes_list, texts)
     if annotations.masks is not None:
         _add(feature["image/object/mask"].bytes_list, annotations.masks)
     for spec in PER_BOX_NUMBERS:

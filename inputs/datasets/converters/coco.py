@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
 from estimator_det.console.printing import plain, quoted
 from estimator_det.errors import UsageError
@@ -55,7 +55,7 @@ def read_coco(options: source.SourceOptions) -> source.Source:
         raise UsageError(f"{path}: there are no categories; add them, with id and name")
     file.dataset[CATEGORIES] = categories
     file.groups.finish()
-    return source.Source(_images(file), file.names, file.dataset, total)
+    return source.Source(_images(file), file.names, file.dataset, total, _keypoints(categories))
 
 
 def _key(entry: Value) -> Any:
@@ -74,6 +74,15 @@ def _add_category(entry: Value, path: str, names: Dict[int, str]) -> None:
     if identifier in names:
         raise source.broken(path, entry.line, f"two categories have id {identifier}")
     names[identifier] = entry.value["name"]
+
+
+def _keypoints(categories: Sequence[Any]) -> Dict[str, List[str]]:
+    """Names of keypoints by the name of their class."""
+    return {
+        category["name"]: [str(name) for name in category["keypoints"]]
+        for category in categories
+        if isinstance(category.get("keypoints"), list)
+    }
 
 
 def _images(file: _File) -> Iterator[source.AnnotatedImage]:

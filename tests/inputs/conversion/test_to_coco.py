@@ -15,6 +15,7 @@ from inputs.conversion.examples import OBJECT_FIELDS
 from inputs.conversion.images import ImageOptions
 from inputs.datasets import masks, writer
 from inputs.datasets.source import ConversionError, SourceOptions
+from inputs.label_map import read_label_map
 from tests.inputs import examples
 from tests.inputs.conversion import samples
 
@@ -118,6 +119,12 @@ def by_id(entries: Any) -> Dict[int, Any]:
 def test_the_round_trip_loses_nothing(tmp_path):
     given = document()
     conversion = samples.convert(write(tmp_path, given), tmp_path / "out", masks=True)
+    points = {name: number for number, name in enumerate(PERSON)}
+    assert read_label_map(conversion.label_map).keypoints == {1: points}
+    records = samples.records(tmp_path / "out").values()
+    texts = [values.get("image/object/keypoint/text") for values in records]
+    labelled = ["", "", "", *PERSON]
+    assert sorted(filter(None, texts)) == [[name.encode() for name in labelled]] * 2
     back = export(tmp_path, conversion, write_images=str(tmp_path / "written"))
     assert list(back) == ["written_by", "info", "licenses", "images", "annotations", "categories"]
     for key in ("info", "licenses", "categories"):
