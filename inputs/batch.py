@@ -165,7 +165,7 @@ def collate(
 def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
     """A checked sample that can be mixed with those of other records.
 
-    The number of its multiclass scores is that of the classes; without `use_multiclass_scores`
+    Its multiclass scores become as many as there are classes; without `use_multiclass_scores`
     nothing uses them, and they are removed.
     """
     sample = sample._replace(boxes=_checked_boxes(sample, options))

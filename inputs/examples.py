@@ -9,8 +9,8 @@ records, its own and its partners. Partners are the records that follow in the s
 * a few batches of decoded samples wait in memory: batch size times (`num_sources` - 1) samples;
 * where the data end after `num_epochs`, the last records are mixed with what is left of them.
 
-`stop_at_step` counts the images that the pipeline returns: those of a step are known from the first
-step and the images that each step uses.
+`stop_at_step` counts the images that the pipeline returns: the first step and the images that each
+step uses say which images a step gets.
 """
 
 from __future__ import annotations
@@ -185,9 +185,9 @@ def with_partners(
     change: Callable[[List[Any]], Any],
     num_parallel_calls: int,
 ) -> tf.data.Dataset:
-    """Applies `change` to each element together with the `count` - 1 elements that follow it.
+    """Applies `change` to each element together with `count` - 1 elements that follow it.
 
-    They are `distance` apart; at the end of the dataset, they start again at the element itself.
+    The elements are `distance` apart; at the end of the dataset, the element itself comes again.
     """
 
     # A dataset of one element is a single component of a window; its structure may be any.

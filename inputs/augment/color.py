@@ -113,7 +113,7 @@ def random_distort_color(
 ) -> Sample:
     """Changes brightness (up to 32/255), saturation, hue (up to 0.2), contrast (0.5 to 1.5).
 
-    The order is that of `color_ordering` 0; ordering 1 has contrast second.
+    These are in the order of `color_ordering` 0; ordering 1 has contrast second.
     """
     brightness_seed, saturation_seed, hue_seed, contrast_seed = split_seed(seed, 4)
     return distort(

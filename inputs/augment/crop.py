@@ -2,7 +2,7 @@
 
 Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
 An operation has bounds for the share of some box in the crop, and for the crop's shape and size. It
-is a message with the fields of `SSDRandomCropOperation`, such as that of `random_crop_image`.
+is a message with the fields of `SSDRandomCropOperation`, such as `RandomCropImage`.
 
 Images may be uint8 or float32 and keep their dtype.
 """

@@ -173,7 +173,7 @@ def _resize_labels(sample: Sample, size: tf.Tensor, align_corners: bool = False)
     return sample._replace(masks=masks, area=scale_area(sample.area, tf.reduce_prod(growth)))
 
 
-# The order is that of the numbers of `random_resize_method`.
+# In the order of the numbers of `random_resize_method`.
 RESIZE_METHODS = (
     tf.image.ResizeMethod.BILINEAR,
     tf.image.ResizeMethod.NEAREST_NEIGHBOR,

@@ -15,7 +15,7 @@ LOG_FILE = "bad_records.jsonl"  # in model_dir
 
 
 class RecordFaultError(ValueError):
-    """A fault of a record that stops the run; the text is that of `RecordFault.sentence`."""
+    """A fault of a record that stops the run, with the text of `RecordFault.sentence`."""
 
 
 class FaultLog:

@@ -157,7 +157,7 @@ class Examined:
         if not encoded:
             self.add("missing_key", "image/encoded is missing or empty")
             return None
-        # The digest of a sequence is that of all its frames.
+        # A sequence has one digest of all its frames.
         digest = hashlib.blake2b(
             encoded, digest_size=8, salt=self.content.to_bytes(8, "little", signed=True)
         )

@@ -1,6 +1,6 @@
 """Reads all records of some readers, in several processes, and lists the faults of each.
 
-The examiner is that of training, so both find the same faults. The result does not depend on the
+Training uses the same examiner, so both find the same faults. The result does not depend on the
 number of processes or their speed.
 """
 

@@ -56,7 +56,7 @@ def check_objects(
 ) -> Tuple[List[SoundObject], List[SourceFault]]:
     """The objects for the record, and the faults of the others.
 
-    `size` is that of the image itself. Clipping a box is a fault that drops nothing; with masks,
+    `size` is the image's own size. Clipping a box is a fault that drops nothing; with masks,
     an object without one is a fault.
     """
     kept: List[SoundObject] = []

@@ -1,16 +1,16 @@
 """How the records of a training run are divided among the workers of a cluster.
 
-Each stream of files is divided by itself. Where it has at least as many files as there are workers,
-worker `i` of `n` reads the files i, i + n, i + 2 n, … whole. Elsewhere all workers read all files
-in one order, and worker `i` keeps the records i, i + n, … . So parts never overlap, and together
-they are everything, whatever seeds the workers draw.
+Each stream of files is divided by itself. If a stream has at least as many files as there are
+workers, worker `i` of `n` reads the files i, i + n, i + 2 n, … whole. If it has fewer, all workers
+read all files in one order, and worker `i` keeps the records i, i + n, … . So parts never overlap,
+and together they are all records, regardless of the seeds that workers draw.
 """
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-Shard = Tuple[int, int]  # the number of workers, and the index of one
+Shard = Tuple[int, int]  # the number of workers, and the index of this worker
 WHOLE: Shard = (1, 0)
 
 
@@ -21,7 +21,7 @@ class WorkerParts(NamedTuple):
     streams: List[List[str]]  # the files of each stream that has any
 
     def describe(self, index: int) -> str:
-        """A line about the part of one worker."""
+        """A line about a worker's part."""
         return "; ".join(self._describe_stream(files, index) for files in self.streams)
 
     def _describe_stream(self, files: Sequence[str], index: int) -> str:
@@ -34,8 +34,7 @@ class WorkerParts(NamedTuple):
         text = f"{worker} {len(files[index :: self.num_workers])} of {len(files)} files"
         if len(files) % self.num_workers:
             text += (
-                " (not all workers read the same number of files, so an epoch of one is shorter "
-                "than that of another)"
+                " (not all workers read the same number of files, so their epochs differ in length)"
             )
         return text
 

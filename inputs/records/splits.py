@@ -1,7 +1,7 @@
 """Records in splits that the workers of a `tf.data` service share among them.
 
-A split is one file in one epoch. The service gives each split to one of its data workers, so that
-each record is read once an epoch, whatever their number is, as long as none of them fails.
+A split is one file in one epoch. The service gives each split to one of its data workers. So each
+record is read once an epoch by any number of workers, as long as no worker fails.
 """
 
 from __future__ import annotations

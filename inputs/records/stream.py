@@ -53,7 +53,7 @@ def unpack_record_ids(record_ids: tf.Tensor) -> tf.Tensor:
 
 
 def split_record_id(record_id: int) -> Tuple[int, int]:
-    """File index and record number of one id, in Python."""
+    """File index and record number of an id, in Python."""
     return record_id >> NUMBER_BITS, record_id & ((1 << NUMBER_BITS) - 1)
 
 
@@ -75,8 +75,8 @@ class StreamRecord(NamedTuple):
 
 # Builds the operations that read a file from where TensorFlow's reader abandoned it. Arguments, all
 # int64: the file (index into `Files.paths`), the number of the next record, and its first byte.
-# Returns the next records, string [k], "" for one that cannot be read; the first byte of each,
-# int64 [k]; and that of the next record. At the end of the file k is 0, else at most BLOCK.
+# Returns k records, string [k], "" for a record that cannot be read; their first bytes, int64 [k];
+# and the first byte after them. At the end of the file k is 0, else at most BLOCK.
 ReadRest = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], Tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
 
 
@@ -335,7 +335,7 @@ def file_reader(
     @tf.autograph.experimental.do_not_convert
     def read(place: tf.Tensor) -> Any:
         file, path, compression, size = (tf.gather(column, place) for column in columns)
-        # On a deleted file the reader never ends; as a pattern, the path of one matches nothing.
+        # The reader never ends on a deleted file. As a pattern, its path matches nothing.
         present = tf.io.matching_files(path) if plain else path[tf.newaxis]
         records = tf.data.TFRecordDataset(present, compression, buffer)
         return _all_records(records.ignore_errors(), read_rest, file, size)

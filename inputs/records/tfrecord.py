@@ -1,7 +1,7 @@
 """Reads TFRecord files record by record in Python, and continues after damage.
 
-A record is: its length (8 bytes, little-endian), a checksum of these (4 bytes), the data, and a
-checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. If the
+A record is: its length (8 bytes, little-endian), a checksum of the length (4 bytes), the data, and
+a checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. If the
 checksum of the data is wrong, the length still gives the start of the next record. If the checksum
 of the length is wrong, the next record is searched for: the next offset whose 12 bytes are a length
 and its checksum.
@@ -81,7 +81,7 @@ def read_block(path: str, offset: int, num_records: int) -> Block:
 
 
 def read_record(path: str, number: int) -> BytesOrDamage:
-    """One record by its number, found by the lengths of those before it."""
+    """A record by its number, found by the lengths of the records before it."""
     count = 0
     with contextlib.closing(_Source(path)) as source:
         for count, frame in enumerate(_frames(source), 1):

@@ -149,6 +149,19 @@ def test_what_the_examiner_cannot_explain_comes_with_tensorflows_reason(tmp_path
         next(dataset.as_numpy_iterator())
 
 
+def test_a_lost_record_is_read_again_from_its_first_byte(tmp_path):
+    """No other part of its file is read."""
+    good = example({**BOXES, **LABELS})
+    path = write(tmp_path / "r", [good, good, example(BAD), good])
+    log = FaultLog()
+    with mock.patch.object(
+        guard.tfrecord, "read_records", wraps=guard.tfrecord.read_records
+    ) as read:
+        train(reading(path, reader=f"{ONCE} {SKIP}"), log)
+    assert log.counts()["skipped_records"] == 1
+    assert read.call_args_list == [mock.call(path, 2 * (len(good) + guard.tfrecord.OVERHEAD))]
+
+
 def test_sequences_are_watched(tmp_path):
     good = sequence({}, {"image/encoded": [encoded(picture())], "image/source_id": ["f"]})
     bad = sequence({}, {"image/encoded": [b"rubbish"], "image/source_id": ["g"]})

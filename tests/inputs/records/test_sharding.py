@@ -49,8 +49,8 @@ def test_every_record_enters_the_model_once_an_epoch(
 def test_the_split_in_words_and_as_json():
     split = sharding.WorkerParts(3, [["a", "b", "c", "d"], ["e"]])
     assert split.describe(1) == (
-        "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so an "
-        "epoch of one is shorter than that of another); worker 2 of 3 reads one record in 3 of "
+        "worker 2 of 3 reads 1 of 4 files (not all workers read the same number of files, so "
+        "their epochs differ in length); worker 2 of 3 reads one record in 3 of "
         "each of the 1 files, which are fewer than the workers"
     )
     assert split.to_json() == {
