@@ -59,12 +59,13 @@ FORMATS: Registry[Type[AnnotationWriter]] = Registry("annotation format")
 
 @FORMATS.register("coco")
 class Coco(AnnotationWriter):
-    """One `instances.json` with boxes, masks and scores."""
+    """One `instances.json` with boxes, masks, keypoints and scores."""
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         super().__init__(folder, images, class_names)
         self._images: List[Dict[str, Any]] = []
         self._annotations: List[Dict[str, Any]] = []
+        self._keypoints: Dict[int, Dict[str, Any]] = {}  # by id of the class
 
     def add(self, path: str, detections: Detections) -> None:
         number, (height, width) = len(self._images) + 1, detections.image_size
@@ -73,16 +74,31 @@ class Coco(AnnotationWriter):
         for entry in detections.to_coco(number):
             identity = {"id": len(self._annotations) + 1, "iscrowd": 0}
             area = {"area": entry["bbox"][2] * entry["bbox"][3]}
+            if count := sum(seen > 0 for seen in entry.get("keypoints", ())[2::3]):
+                entry["num_keypoints"] = count
+                self._keypoints[entry["category_id"]] = _keypoints(detections)
             self._annotations.append({**identity, **area, **entry})
         self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
         names = sorted(self.class_names.items())
-        categories = [{"id": class_id, "name": name} for class_id, name in names]
+        categories = [
+            {"id": class_id, "name": name, **self._keypoints.get(class_id, {})}
+            for class_id, name in names
+        ]
         document: Dict[str, Any] = {
             "images": self._images, "annotations": self._annotations, "categories": categories,
         }  # fmt: skip
         atomic.write(os.path.join(self.folder, "instances.json"), json.dumps(document))
+
+
+def _keypoints(detections: Detections) -> Dict[str, Any]:
+    """Names and lines of keypoints as a category of COCO has them: lines count from 1."""
+    assert detections.keypoints is not None
+    skeleton = detections.skeleton
+    names = [skeleton.name(i) for i in range(detections.keypoints.shape[1])]
+    lines = [[start + 1, end + 1] for start, end in skeleton.edges]
+    return {"keypoints": names, "skeleton": lines}
 
 
 @FORMATS.register("pascal_voc")

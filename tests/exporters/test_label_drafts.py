@@ -1,5 +1,6 @@
 """Drafts of labels: `convert` reads in each format what `detect` has found."""
 
+import json
 import re
 
 import numpy as np
@@ -8,8 +9,9 @@ from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.programs import cli
-from exporters import Detector
+from exporters import Detections, Detector
 from exporters.label_drafts import FORMATS
+from exporters.loaded_model import Skeleton
 from inputs.datasets import masks, source
 from inputs.datasets.converters.base import open_source
 from inputs.label_map import read_label_map
@@ -75,6 +77,31 @@ def test_convert_reads_the_drafts(exported, photos, tmp_path, capsys, name):
     # What a person may have corrected is not replaced.
     assert _detect(exported, photos, output, "--threshold", LEAST, "--save_annotations", name) == 2
     assert "its labels may have been corrected" in capsys.readouterr().err
+
+
+def test_keypoints_of_coco(tmp_path):
+    found = Detections(
+        normalized_boxes=np.float32([[0, 0, 1, 1]] * 2),
+        scores=np.float32([0.9, 0.8]),
+        classes=np.int64([1, 2]),
+        names=("cat", "cup"),
+        image_size=(8, 16),
+        keypoints=np.float32([[[0.5, 0.25], [0.25, 0.5]], [[0, 0], [0, 0]]]),
+        keypoint_scores=np.float32([[0.9, 0.8], [0, 0]]),
+        skeleton=Skeleton({0: "nose", 1: "tail"}, ((0, 1),)),
+    )
+    drafts = FORMATS.get("coco")(str(tmp_path / "drafts"), "images", {})
+    drafts.add("images/a.png", found)
+    drafts.close()
+    path = tmp_path / "drafts" / "instances.json"
+    assert json.loads(path.read_text())["categories"] == [
+        {"id": 1, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]},
+        {"id": 2, "name": "cup"},
+    ]
+    read = open_source("coco", source.SourceOptions(images="images", annotations=str(path)))
+    (image,) = read.images
+    assert read.keypoints == {"cat": ["nose", "tail"]}
+    assert image.objects[0].keypoints == [4, 4, 2, 8, 2, 2]
 
 
 def test_records(exported, photos, tmp_path):
