@@ -44,6 +44,7 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--label_map", required=True)
     parser.add_argument("--models", nargs="*", default=MODELS, help="names of configurations")
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--torch", help="interpreter that has torchvision, to compare with")
     parser.add_argument("--their_models", nargs="*", default=THEIR_MODELS)
     parser.add_argument(
@@ -61,7 +62,7 @@ def cases(arguments: argparse.Namespace) -> List[Case]:
     chosen = []
     for model in arguments.models:
         chosen += [Case(model, size) for size in sizes]
-        chosen += [Case(model, largest, each) for each in PRECISIONS if each != TF32]
+        chosen += [Case(model, largest, each) for each in arguments.precisions if each != TF32]
         chosen += [Case(model, largest, trainer=each) for each in (ESTIMATOR, MIRRORED)]
         chosen += [Case(model, least, steps_per_call=10)]
     chosen += [Case(model, largest, jit_compile=True) for model in arguments.compiled]
