@@ -335,8 +335,9 @@ def _keep_aspect_ratio(config: image_resizer_pb2.KeepAspectRatioResizer) -> Resi
                 factor = longest / max(height, width)
             return round(height * factor), round(width * factor)
         sides = tf.cast(tf.stack([height, width]), tf.float32)
-        large = tf.round(sides * (shortest / tf.reduce_min(sides)))
-        small = tf.round(sides * (longest / tf.reduce_max(sides)))
+        # OpenVINO multiplies by the inverse of a quotient of a constant and a minimum.
+        large = tf.round(sides * tf.reduce_max(shortest / sides))
+        small = tf.round(sides * tf.reduce_min(longest / sides))
         sides = tf.where(tf.reduce_max(large) > longest, small, large)
         return tuple(tf.unstack(tf.cast(sides, tf.int32), num=2))
 
