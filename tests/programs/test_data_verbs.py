@@ -133,7 +133,7 @@ def test_show_data_of_augmentations(config, tmp_path, capfd):
     assert run("show-data", *arguments, "--augmentation", "mosaic", "--eval") == console.EXIT_USAGE
     assert "evaluation does not augment" in capfd.readouterr().err
     assert run("show-data", *arguments, "--augmentation", "copy_paste") == console.EXIT_USAGE
-    assert "copy_paste needs train_input_reader.load_instance_masks" in capfd.readouterr().err
+    assert "copy_paste: needs train_input_reader.load_instance_masks" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["x.webp", "x.jpg", "x"])
