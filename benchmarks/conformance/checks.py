@@ -118,6 +118,12 @@ def prediction_values(predictions: Any, keys: Iterable[str]) -> Dict[str, Any]:
     """Tensors by the names of the golden numbers."""
     if two_stage.is_two_stage(predictions):
         return two_stage.named_predictions(predictions)
+    if hasattr(predictions, "maps"):  # heads of CenterNet, whose pixels are rows
+        return {
+            f"{name}/{number}": tf.reshape(each, [each.shape[0], -1, each.shape[3]])
+            for name, maps in predictions.maps.items()
+            for number, each in enumerate(maps)
+        }
     fields = {"class_predictions_with_background": "class_logits"}
     return {key: getattr(predictions, fields.get(key, key)) for key in keys}
 

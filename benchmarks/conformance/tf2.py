@@ -7,7 +7,9 @@ Variables have the keys of object-based checkpoints. Layout of the folder: see `
 from __future__ import annotations
 
 import json
+import math
 import pathlib
+import re
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
@@ -17,14 +19,15 @@ VALUES_FILE = "detinit_tf2.py"
 _REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_proposals")
 # Predictions of three stages are on record with their detections.
 _OF_DETECTIONS = ("detection_", "raw_detection_", "num_detections", "mask_predictions")
+_NOT_OURS = ("mask_predictions", "detection_boxes_strided")
 _LOSS_KEYS = ("losses", "total", "regularization_sum")
-_NARROW_IMAGE = "images_300[:, :, :288, :]"
 # A change of layers on record, and the setting with its effect.
 _NO_DROPOUT = "dropout / stochastic depth rates set to 0: "
 _NO_DROP_CONNECT = (
     'feature_extractor.custom_parameters = fields { key: "drop_connect_rate" '
     "value { number_value: 0 } }"
 )
+_NARROW_IMAGE = re.compile(r"images_300\[:, :, :(\d+), :\]")
 
 Arrays = Dict[str, np.ndarray]
 Record = Dict[str, Any]
@@ -37,7 +40,8 @@ def read_json(path: pathlib.Path) -> Optional[Record]:
 
 def image_width(record: Record) -> int:
     """Columns of the images that a configuration was measured with."""
-    return 288 if record["image"] == _NARROW_IMAGE else 300
+    narrow = _NARROW_IMAGE.fullmatch(record["image"])
+    return int(narrow[1]) if narrow else 300
 
 
 def scales(graph: Record) -> Dict[str, float]:
@@ -47,9 +51,9 @@ def scales(graph: Record) -> Dict[str, float]:
 
 def graph_record(graph: Record, numeric: Optional[Record]) -> Record:
     """The facts of a graph."""
-    sample = {**graph["anchors_sample"], "rows20": graph["anchors_sample"]["rows"]}
-    shapes = graph["prediction_shapes"]
-    maps = [shape for key, shape in shapes.items() if key.startswith("feature_maps::")]
+    sample = graph.get("anchors_sample")
+    shapes = _renamed(graph["prediction_shapes"])
+    maps = [shapes[key] for key in shapes if key.startswith("feature_maps/")]
     overrides = graph["overrides_native"]
     if numeric is not None and not graph["native"]:
         overrides = numeric["overrides_eval"]
@@ -59,8 +63,8 @@ def graph_record(graph: Record, numeric: Optional[Record]) -> Record:
         "variables": {key: [shape, trains] for key, shape, trains, _, _ in graph["variables"]},
         "update_ops_count": graph["num_moving_statistics_updated_in_training"],
         "prediction_dict_train": {"feature_maps": maps},
-        "num_anchors": graph["num_anchors"],
-        "anchors_sample": sample,
+        "num_anchors": graph.get("num_anchors"),
+        "anchors_sample": sample and {**sample, "rows20": sample["rows"]},
         "overrides": overrides,
     }
     if graph["model_type"] == "ssd":  # Keras counts penalties of weight 0, too.
@@ -84,17 +88,17 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         **numeric,
         "overrides": numeric["overrides_eval"],
         "feature_maps": {
-            key: stats
-            for key, stats in predictions.items()
+            _key(key): stats
+            for key, stats in numeric["predictions"].items()
             if "axis" not in stats and f"{key.replace('/', '::')}__first8" in arrays
         },
         "postprocess": {
             key: stats
             for key, stats in numeric["postprocess"].items()
-            if key.startswith(_OF_DETECTIONS) and key != "mask_predictions"
+            if key.startswith(_OF_DETECTIONS) and key not in _NOT_OURS
         },
         "predictions": {
-            key: stats
+            key: _with_rows(stats)
             for key, stats in predictions.items()
             if "axis" in stats and key not in repeated and not key.startswith(_OF_DETECTIONS)
         },
@@ -108,7 +112,7 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         **{key: train[key] for key in _LOSS_KEYS},
         "overrides": _settings(numeric["overrides_train"]),
         "predictions": {
-            key: stats
+            key: _with_rows(stats)
             for key, stats in _renamed(train["predictions"]).items()
             if key in record["predictions"]
         },
@@ -123,8 +127,19 @@ def _settings(overrides: Sequence[str]) -> Sequence[str]:
     return [_NO_DROP_CONNECT if line.startswith(_NO_DROPOUT) else line for line in overrides]
 
 
+def _key(recorded: str) -> str:
+    """Key of a prediction; feature maps have the same one in all networks."""
+    return recorded.replace("::", "/").replace("extracted_features/", "feature_maps/")
+
+
 def _renamed(predictions: Record) -> Record:
-    return {key.replace("::", "/"): stats for key, stats in predictions.items()}
+    return {_key(recorded): stats for recorded, stats in predictions.items()}
+
+
+def _with_rows(stats: Record) -> Record:
+    """Statistics of a map [B, h, w, C] as those of its pixels [B, h * w, C]."""
+    batch, *sides, columns = stats["shape"]
+    return {**stats, "shape": [batch, math.prod(sides), columns]} if len(sides) == 2 else stats
 
 
 def numeric_arrays(arrays: Mapping[str, np.ndarray], record: Record) -> Arrays:
@@ -133,7 +148,7 @@ def numeric_arrays(arrays: Mapping[str, np.ndarray], record: Record) -> Arrays:
     for name, array in arrays.items():
         key, part = name.partition("__first8")[:2]
         if part and not key.startswith("train__"):
-            name = f"fm__{key.replace('::', '_')}{part}"
+            name = f"fm__{_key(key).replace('/', '_')}{part}"
         renamed[name] = array
     for key, stats in record["predictions"].items():
         if key in renamed:

@@ -111,8 +111,9 @@ class BatchDetections(NamedTuple):
     scores: tf.Tensor  # float32 [B, N]
     classes: tf.Tensor  # float32 [B, N], foreground index from 0
     num: tf.Tensor  # float32 [B]
-    raw_boxes: tf.Tensor  # float32 [B, A, 4] or [B, A, K, 4], before suppression
-    raw_scores: tf.Tensor  # float32 [B, A, K + 1]
+    # Float32 [B, A, 4] or [B, A, K, 4], before suppression; None without suppression.
+    raw_boxes: Optional[tf.Tensor] = None
+    raw_scores: Optional[tf.Tensor] = None  # float32 [B, A, K + 1]; None without suppression
     multiclass_scores: Optional[tf.Tensor] = None  # float32 [B, N, K + 1]
     anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]

@@ -1,6 +1,7 @@
-"""ResNet v1 with bottleneck units.
+"""ResNet v1 and v2 with bottleneck units.
 
-He et al., "Deep Residual Learning for Image Recognition", 2015. Variable names are those of the
+He et al., "Deep Residual Learning for Image Recognition", 2015, and "Identity Mappings in Deep
+Residual Networks", 2016. Variable names are those of the
 published classifiers, so their checkpoints can be restored.
 """
 
@@ -21,7 +22,7 @@ from typing import (
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import open_activation
-from estimator_det.nets.layers import EXPLICIT, conv2d, quantized
+from estimator_det.nets.layers import EXPLICIT, conv2d, max_pool, quantized
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.object_paths import joined
 from estimator_det.nets.quantization import ACTIVATION
@@ -33,7 +34,7 @@ BATCH_NORM_EPSILON = 1e-5
 
 ROOT_DEPTH = 64
 ROOT_STRIDE = 4  # stride of the first block's input
-_UNIT = "/bottleneck_v1/"
+_UNIT = "/bottleneck_v"  # in scopes of v1 and v2
 EXPANSION = 4  # output channels of a unit per channel of its bottleneck
 
 
@@ -126,17 +127,61 @@ def keras_resnet_v1(
     layers: int,
     depth: Callable[[float], int] = int,
     num_blocks: int = 4,
+    pool_padding: str = "SAME",
 ) -> Dict[str, tf.Tensor]:
     """Builds the network of the TF2 line in the open variable and argument scopes.
 
-    Returns `block1`, … at strides 4, 8, 16 and 32.
+    Returns `block1`, … at strides 4, 8, 16 and 32. Keras' own network pads the pooling explicitly.
     """
     net = conv2d(inputs, depth(ROOT_DEPTH), 7, stride=2, padding=EXPLICIT, scope="conv1")
-    net = tf.nn.max_pool2d(net, 3, 2, "SAME")
+    net = max_pool(net, 3, 2, pool_padding)
     end_points: Dict[str, tf.Tensor] = {}
     for number in range(1, num_blocks + 1):
         net = end_points[f"block{number}"] = build_keras_block(net, number, layers, depth)
     return end_points
+
+
+def _preactivated_unit(
+    net: tf.Tensor, bottleneck: int, stride: int, *, is_first: bool
+) -> tf.Tensor:
+    """A residual unit of v2: batch norm and activation come before the convolutions.
+
+    The stride is in the 3x3 convolution; the first unit of a block has a projection as shortcut.
+    """
+    depth = EXPANSION * bottleneck
+    linear: Dict[str, Any] = {"activation_fn": None, "normalizer_fn": None}
+    active = tf.nn.relu(batch_norm(net, scope="preact/BatchNorm"))
+    shortcut = max_pool(net, 1, stride, "VALID") if stride > 1 else net
+    if is_first:
+        shortcut = conv2d(active, depth, 1, stride=stride, scope="shortcut", **linear)
+    residual = conv2d(active, bottleneck, 1, scope="conv1")
+    residual = conv2d(residual, bottleneck, 3, stride=stride, padding=EXPLICIT, scope="conv2")
+    return shortcut + conv2d(residual, depth, 1, scope="conv3", **linear)
+
+
+def keras_resnet_v2(inputs: tf.Tensor, layers: int) -> tf.Tensor:
+    """Builds Keras' own ResNet v2 in the open variable and argument scopes: stride 32.
+
+    Its last batch norm exists in checkpoints only, because detectors leave the network before it.
+    """
+    net = conv2d(
+        inputs,
+        ROOT_DEPTH,
+        7,
+        stride=2,
+        padding=EXPLICIT,
+        activation_fn=None,
+        normalizer_fn=None,
+        scope="conv1",
+    )
+    net = max_pool(net, 3, 2, EXPLICIT)
+    for number, block in enumerate(V1_BLOCKS[layers], start=1):
+        for unit in range(1, block.units + 1):
+            with tf1.variable_scope(f"block{number}/unit_{unit}/bottleneck_v2"):
+                stride = block.stride if unit == block.units else 1
+                net = _preactivated_unit(net, block.bottleneck, stride, is_first=unit == 1)
+    batch_norm(net, is_training=False, scope="postnorm/BatchNorm")
+    return net
 
 
 def keras_order(scopes: Sequence[str]) -> List[str]:

@@ -32,7 +32,7 @@ class Tf2Checkpoint(ExportFormat):
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         kind = config.model.WhichOneof("model")
         name = getattr(config.model, kind).feature_extractor.type
-        if not name.endswith(KERAS):
+        if kind != "center_net" and not name.endswith(KERAS):
             raise UsageError(
                 f"--format {NAME}: model.{kind}.feature_extractor.type {name!r} is a network of "
                 "the TF1 line, which has no such checkpoints; leave the format out; model.ckpt is "

@@ -48,10 +48,10 @@ def test_what_runs_is_accepted():
             "did you mean 'ssd_mobilenet_v",
         ),
         (
-            "model={ center_net { image_resizer { fixed_shape_resizer {} } } }",
-            "model.center_net",
-            "'center_net' is not supported yet",
-            "supported: faster_rcnn, ssd",
+            "model={ experimental_model { name: 'mine' } }",
+            "model.experimental_model",
+            "'experimental_model' is not supported yet",
+            "supported: center_net, faster_rcnn, ssd",
         ),
         (
             "model={ faster_rcnn { second_stage_box_predictor { "

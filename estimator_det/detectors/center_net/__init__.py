@@ -1,0 +1,1 @@
+"""CenterNet: objects, and their keypoints, as peaks of heatmaps."""

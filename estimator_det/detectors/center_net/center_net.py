@@ -1,0 +1,262 @@
+"""CenterNet (Zhou et al., "Objects as Points", 2019): objects as peaks of heatmaps.
+
+It has no anchors, and peaks need no suppression. All its networks are of the TF2 line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import estimator_det.extractors  # noqa: F401  (fills the registry)
+from estimator_det.boxes import geometry
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.problem import Problem, error
+from estimator_det.config.rules import rules
+from estimator_det.detectors.base import (
+    DETECTORS,
+    PREPROCESSORS,
+    BatchDetections,
+    Context,
+    Groundtruth,
+    ImageFrame,
+    Losses,
+    check_num_classes,
+    check_parts,
+)
+from estimator_det.detectors.center_net import heads
+from estimator_det.detectors.center_net.objects import ObjectTask, make_object_task
+from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.extractors.center_net.recipe import (
+    EXTRACTORS,
+    STRIDE,
+    RecipeExtractor,
+    make_extractor,
+)
+from estimator_det.images.resize import Preprocessor, make_resizer
+from estimator_det.nets.normalization import BATCH_NORMS
+from estimator_det.nets.object_paths import (
+    classifier_paths,
+    layer_scopes,
+    nested,
+    variable_paths,
+)
+from estimator_det.nets.quantization import Quantization
+from estimator_det.protos import center_net_pb2, pipeline_pb2
+
+EXTRACTOR_SCOPE = "FeatureExtractor"
+EXTRACTOR_PATH = "model/_feature_extractor"
+
+_PARTS = ("image_resizer", "feature_extractor", "object_detection_task", "object_center_params")
+
+
+# Tasks and options that the reference has.
+_UNSUPPORTED = (
+    "keypoint_estimation_task",
+    "mask_estimation_task",
+    "densepose_estimation_task",
+    "track_estimation_task",
+    "temporal_offset_task",
+    "deepmac_mask_estimation",
+    "post_processing",
+)
+
+
+class CenterNetPredictions(NamedTuple):
+    """Raw network output of a CenterNet."""
+
+    inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed
+    true_shapes: tf.Tensor  # int32 [B, 3], shapes of the real images
+    feature_maps: Tuple[tf.Tensor, ...]  # float32 [B, h, w, depth] each
+    maps: heads.HeadMaps  # output of each head on each feature map
+
+
+@dataclass(frozen=True)
+class CenterNetDetector:
+    """A CenterNet; `TrainableDetector` documents its methods."""
+
+    num_classes: int  # foreground classes
+    is_training: bool  # True if the model is built for training
+    preprocess: Preprocessor  # pixels -> the network's input
+    extractor: RecipeExtractor  # images -> feature maps
+    objects: ObjectTask  # centers and boxes
+    is_class_agnostic: bool = False  # always False
+    is_tf2_line: bool = True  # always True
+
+    def predict(
+        self,
+        inputs: tf.Tensor,
+        true_shapes: Optional[tf.Tensor] = None,
+        groundtruth: Optional[Groundtruth] = None,
+        context: Optional[Context] = None,
+    ) -> CenterNetPredictions:
+        """Builds the network on inputs [B, H, W, C] from `preprocess`.
+
+        Without true shapes the whole padded images are real.
+        """
+        del groundtruth, context  # the network processes images only
+        with slim.arg_scope(list(BATCH_NORMS), is_training=self.is_training):
+            with tf1.variable_scope(EXTRACTOR_SCOPE, reuse=tf1.AUTO_REUSE):
+                feature_maps = self.extractor.extract(inputs)
+            with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+                maps = {
+                    head.name: tuple(
+                        head.predict(features, number)
+                        for number, features in enumerate(feature_maps)
+                    )
+                    for head in self.objects.heads
+                }
+        if true_shapes is None:
+            true_shapes = tf.tile(tf.shape(inputs)[tf.newaxis, 1:], [tf.shape(inputs)[0], 1])
+        return CenterNetPredictions(inputs, true_shapes, feature_maps, maps)
+
+    def loss(
+        self,
+        predictions: CenterNetPredictions,
+        groundtruth: Groundtruth,
+        detections: Optional[BatchDetections] = None,
+    ) -> Losses:
+        """Computes the loss terms of a batch: means over its boxes, and over feature maps."""
+        del detections  # losses are those of heatmaps
+        with tf1.name_scope("Loss"):
+            scene = heads.make_scene(
+                predictions.inputs,
+                predictions.true_shapes,
+                predictions.feature_maps[-1],
+                groundtruth,
+            )
+            return self.objects.loss(predictions.maps, scene)
+
+    def postprocess(
+        self, predictions: CenterNetPredictions, true_shapes: Optional[tf.Tensor] = None
+    ) -> BatchDetections:
+        """Finds the peaks of the last feature map, and their boxes.
+
+        Without true shapes, int32 [B, 3], they are those of `predict`.
+        """
+        if true_shapes is None:
+            true_shapes = predictions.true_shapes
+        with tf1.name_scope("Postprocessor"):
+            frame = ImageFrame(predictions.inputs, true_shapes)
+            peaks, boxes, class_scores = self.objects.detect(predictions.maps, true_shapes)
+            boxes = geometry.clip_to_window(
+                frame.normalize_to_real_image(boxes * STRIDE), tf.constant([0.0, 0.0, 1.0, 1.0])
+            )
+            is_object = peaks.values > 0.0
+            return BatchDetections(
+                boxes=tf.where(is_object[..., tf.newaxis], boxes, 0.0),
+                scores=peaks.values,
+                classes=tf.where(is_object, tf.cast(peaks.channels, tf.float32), 0.0),
+                num=tf.reduce_sum(tf.cast(is_object, tf.float32), axis=1),
+                multiclass_scores=tf.where(is_object[..., tf.newaxis], class_scores, 0.0),
+            )
+
+    def updates(self) -> List[tf.Operation]:
+        return collection_of_replica(tf1.GraphKeys.UPDATE_OPS)
+
+    def regularization_losses(self) -> List[tf.Tensor]:
+        return collection_of_replica(tf1.GraphKeys.REGULARIZATION_LOSSES)
+
+    def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
+        """See `variables_to_restore`; classifiers have the names of the detector."""
+        return variables_to_restore(checkpoint_type, load_all, [EXTRACTOR_SCOPE], str)
+
+    def object_paths(self, names: Sequence[str], checkpoint_type: str = "full") -> Dict[str, str]:
+        scopes, prefix = layer_scopes(names), f"{EXTRACTOR_SCOPE}/"
+        inner = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
+        extractor = nested(EXTRACTOR_PATH, self.extractor.object_paths(inner))
+        paths = {prefix + scope: path for scope, path in extractor.items()}
+        if checkpoint_type == "classification":
+            classifier = f"{EXTRACTOR_PATH}/{self.extractor.recipe.classifier}"
+            return variable_paths(names, classifier_paths(paths, classifier))
+        return variable_paths(names, {**paths, **heads.object_paths(scopes)})
+
+    def with_quantization(self, quantization: Quantization) -> CenterNetDetector:
+        raise NotImplementedError("no CenterNet simulates quantization")
+
+
+@rules(center_net_pb2.CenterNet)
+def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
+    yield from check_num_classes(config, at)
+    yield from check_parts(config, at, _PARTS)
+    present = {field.name for field, _ in config.ListFields()}
+    for name in _UNSUPPORTED:
+        if name in present:
+            yield error(f"{at}.{name}", "is not supported yet", f"--set {at}.{name}=null")
+    if config.object_center_params.keypoint_weights_for_center:
+        field = f"{at}.object_center_params.keypoint_weights_for_center"
+        yield error(field, "is not supported yet", "remove it")
+    if config.object_detection_task.localization_loss.WhichOneof("localization_loss") in (
+        "weighted_iou",
+        "weighted_giou",
+    ):
+        field = f"{at}.object_detection_task.localization_loss"
+        yield error(field, "must compare sizes, not boxes", "use l1_localization_loss")
+    yield from check_parts(
+        config.object_center_params, f"{at}.object_center_params", ("classification_loss",)
+    )
+    yield from check_parts(
+        config.object_detection_task, f"{at}.object_detection_task", ("localization_loss",)
+    )
+
+
+@rules(center_net_pb2.CenterNet.PredictionHeadParams)
+def _check_head(
+    config: center_net_pb2.CenterNet.PredictionHeadParams, at: str
+) -> Iterator[Problem]:
+    if len(config.num_filters) != len(config.kernel_sizes):
+        yield error(
+            f"{at}.kernel_sizes",
+            f"has {len(config.kernel_sizes)} entries, and num_filters {len(config.num_filters)}",
+            "write one of each for every layer",
+        )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    if not config.model.HasField("center_net"):
+        return
+    if config.graph_rewriter.HasField("quantization"):
+        yield error(
+            "graph_rewriter.quantization",
+            "is not supported in center_net models, only in ssd",
+            "remove graph_rewriter (--set graph_rewriter=null)",
+        )
+    if config.train_config.merge_multiple_label_boxes:
+        yield error(
+            "train_config.merge_multiple_label_boxes",
+            "is not supported by center_net, whose centers have one class",
+            "remove it",
+        )
+    kind = config.model.center_net.feature_extractor.type
+    train = config.train_config
+    if (
+        kind in EXTRACTORS
+        and not EXTRACTORS.get(kind).classifier
+        and train.fine_tune_checkpoint
+        and train.fine_tune_checkpoint_type == "classification"
+    ):
+        yield error(
+            "train_config.fine_tune_checkpoint_type",
+            f"is 'classification', and {kind} has no classifier",
+            "use detection or full",
+        )
+
+
+@PREPROCESSORS.register("center_net")
+def make_center_net_preprocessor(config: center_net_pb2.CenterNet) -> Preprocessor:
+    """Builds the preprocessing of a `CenterNet` message."""
+    normalize = make_extractor(config.feature_extractor).normalize
+    return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
+
+
+@DETECTORS.register("center_net")
+def make_center_net(config: center_net_pb2.CenterNet, is_training: bool) -> CenterNetDetector:
+    """Builds the detector of a `CenterNet` message, but no graph."""
+    return CenterNetDetector(
+        num_classes=config.num_classes,
+        is_training=is_training,
+        preprocess=make_center_net_preprocessor(config),
+        extractor=make_extractor(config.feature_extractor),
+        objects=make_object_task(config),
+    )

@@ -1,0 +1,1 @@
+"""Feature extractors of CenterNet: `recipe`, and the networks."""

@@ -1,0 +1,175 @@
+"""CenterNet extractors on ResNet v1 and v2, MobileNet v2 and stacked hourglasses."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
+
+from estimator_det.compat import slim, tf, tf1
+from estimator_det.extractors.base import scale_to_unit_range, subtract_channel_means
+from estimator_det.extractors.center_net import recipe
+from estimator_det.nets import hourglass, inverted_residual, mobilenet, resnet
+from estimator_det.nets.hyperparams import with_bias
+from estimator_det.nets.layers import EXPLICIT
+from estimator_det.nets.necks import enlarging
+from estimator_det.nets.normalization import batch_norm, published_scope
+from estimator_det.nets.object_paths import KERAS, Paths, functional, nested
+
+NECK = "enlarging"  # variable scope of the layers after the backbone
+DECONVOLVED = (256, 128, 64)  # channels of deconvolutions
+RESNET_BATCH_NORM = (0.99, 1.001e-5)  # decay and epsilon of Keras' own ResNets
+RESNET_LAYERS = (50, 101)
+
+
+def _paths(
+    backbone_owner: str, owner: str, order: Callable[[Sequence[str]], Sequence[str]] = list
+) -> Callable[[Sequence[str]], Paths]:
+    """Paths of a backbone, and of the layers after it, of which it is the first one."""
+
+    def paths(scopes: Sequence[str]) -> Paths:
+        neck = [scope for scope in scopes if scope.startswith(f"{NECK}/")]
+        backbone = functional(order([scope for scope in scopes if scope not in neck]))
+        enlarging_paths = functional(["backbone", *neck])
+        del enlarging_paths["backbone"]
+        return {**nested(backbone_owner, backbone), **nested(owner, enlarging_paths)}
+
+    return paths
+
+
+@contextlib.contextmanager
+def _neck() -> Iterator[None]:
+    with tf1.variable_scope(NECK), enlarging.arg_scope():
+        yield
+
+
+def _reversed_means(images: tf.Tensor) -> tf.Tensor:
+    """Subtracts channel means, and orders the channels blue, green, red."""
+    return tf.reverse(subtract_channel_means(images), [-1])
+
+
+def _resnet_scope(**settings: Any) -> contextlib.AbstractContextManager[None]:
+    return published_scope(
+        *RESNET_BATCH_NORM,
+        weights_initializer=slim.xavier_initializer(),
+        weights_regularizer=None,
+        activation_fn=tf.nn.relu,
+        **settings,
+    )
+
+
+def _resnet_fpn(layers: int) -> recipe.Recipe:
+    def build(images: tf.Tensor, _: recipe.ExtractorOptions) -> recipe.Maps:
+        blocks = resnet.keras_resnet_v1(images, layers, pool_padding=EXPLICIT)
+        with _neck():
+            maps = [blocks[f"block{number}"] for number in (4, 3, 2, 1)]
+            return (enlarging.top_down_map(maps, DECONVOLVED, DECONVOLVED[-1]),)
+
+    return recipe.Recipe(
+        scope=f"resnet_v1_{layers}{KERAS}",
+        arg_scope=functools.partial(_resnet_scope, normalizer_fn=with_bias(batch_norm)),
+        build=build,
+        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
+        normalize=_reversed_means,
+    )
+
+
+def _resnet_v2(layers: int) -> recipe.Recipe:
+    def build(images: tf.Tensor, _: recipe.ExtractorOptions) -> recipe.Maps:
+        net = resnet.keras_resnet_v2(images, layers)
+        with _neck():
+            return (enlarging.deconvolved_map(net, DECONVOLVED, kernel=3),)
+
+    return recipe.Recipe(
+        scope=f"resnet_v2_{layers}{KERAS}",
+        arg_scope=functools.partial(_resnet_scope, normalizer_fn=batch_norm),
+        build=build,
+        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
+        normalize=scale_to_unit_range,
+    )
+
+
+for _layers in RESNET_LAYERS:
+    recipe.EXTRACTORS.register(f"resnet_v1_{_layers}_fpn")(_resnet_fpn(_layers))
+    recipe.EXTRACTORS.register(f"resnet_v2_{_layers}")(_resnet_v2(_layers))
+
+
+@contextlib.contextmanager
+def _mobilenet_scope() -> Iterator[None]:
+    """Argument scope of MobileNets without penalties, which CenterNet does not have."""
+    with (
+        mobilenet.v1_arg_scope(),
+        slim.arg_scope([slim.conv2d, slim.separable_conv2d], weights_regularizer=None),
+    ):
+        yield
+
+
+def _mobilenet_v2(images: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    depth = inverted_residual.depth_function(options.depth_multiplier, inverted_residual.DIVISOR)
+    layers = inverted_residual.V2_LAYERS
+    return inverted_residual.inverted_residual_net(images, layers, depth, tf2_line=True)
+
+
+MOBILENET = f"MobilenetV2{KERAS}"
+FPN_MAPS = ("layer_19", "layer_11", "layer_7", "layer_4")  # activations, the coarsest first
+FPN_WIDTHS: Tuple[int, ...] = (64, 32, 24)
+
+
+def _deconvolved_mobilenet(images: tf.Tensor, options: recipe.ExtractorOptions) -> recipe.Maps:
+    net = _mobilenet_v2(images, options)["layer_19"]
+    with _neck():
+        return (enlarging.deconvolved_map(net, DECONVOLVED, kernel=1),)
+
+
+def _mobilenet_fpn(
+    images: tf.Tensor, options: recipe.ExtractorOptions, *, is_separable: bool = False
+) -> recipe.Maps:
+    end_points = _mobilenet_v2(images, options)
+    with _neck():
+        enlarged = enlarging.top_down_map(
+            [end_points[name] for name in FPN_MAPS],
+            FPN_WIDTHS,
+            FPN_WIDTHS[-1],
+            is_separable=is_separable or options.use_separable_conv,
+            interpolation=options.interpolation,
+        )
+    return (enlarged,)
+
+
+recipe.EXTRACTORS.register("mobilenet_v2")(
+    recipe.Recipe(
+        scope=MOBILENET,
+        arg_scope=_mobilenet_scope,
+        build=_deconvolved_mobilenet,
+        object_paths=_paths("_network/layer_with_weights-0", "_network"),
+        normalize=scale_to_unit_range,
+        classifier="_network",
+        takes=("depth_multiplier",),
+    )
+)
+# The reference builds plain convolutions for the second type, but checkpoints of published models
+# that name it have separable ones.
+for _type, _is_separable in (("mobilenet_v2_fpn", False), ("mobilenet_v2_fpn_sep_conv", True)):
+    recipe.EXTRACTORS.register(_type)(
+        recipe.Recipe(
+            scope=MOBILENET,
+            arg_scope=_mobilenet_scope,
+            build=functools.partial(_mobilenet_fpn, is_separable=_is_separable),
+            object_paths=_paths("_base_model", "_feature_extractor_model"),
+            normalize=scale_to_unit_range,
+            takes=("depth_multiplier", "use_separable_conv", "upsampling_interpolation"),
+        )
+    )
+
+recipe.EXTRACTORS.register("hourglass_104")(
+    recipe.Recipe(
+        scope=f"hourglass_104{KERAS}",
+        arg_scope=hourglass.arg_scope,
+        build=lambda images, _: hourglass.hourglass_network(images),
+        object_paths=hourglass.object_paths,
+        normalize=tf.identity,
+        multiple=128,
+        num_maps=hourglass.NUM_HOURGLASSES,
+        classifier="",
+    )
+)

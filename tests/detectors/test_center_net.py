@@ -1,0 +1,130 @@
+"""CenterNet: targets and peaks by hand numbers, numbers of the reference, and rules.
+
+Losses and gradients are the part of `python -m benchmarks.conformance`.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+
+from benchmarks.conformance import checks, goldens
+from benchmarks.conformance.compare import Check
+from estimator_det.boxes import heatmaps
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline, rules
+from estimator_det.detectors import make_detector
+from estimator_det.protos import pipeline_pb2
+
+MODEL = """model { center_net {
+  num_classes: 2
+  feature_extractor { type: "mobilenet_v2" }
+  image_resizer { fixed_shape_resizer { height: 64 width: 64 } }
+  object_detection_task { localization_loss { l1_localization_loss {} } }
+  object_center_params { classification_loss {
+    penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 } } }
+  %s } }
+  train_config { fine_tune_checkpoint: "a" fine_tune_checkpoint_type: "classification" }"""
+NAMES = ("own_centernet_mobilenet_v2_512x512",)
+SLOW_NAMES = (
+    "own_centernet_resnet101_v1_fpn_512x512",
+    "centernet_hourglass104_512x512_coco17_tpu-8",
+)
+
+
+def test_a_box_has_the_radius_of_the_published_code():
+    # Roots: 28.8, 55.7 and 3.68; 3 deviations are the least one rounded down, and a half.
+    deviation = heatmaps.gaussian_deviations(tf.constant(10.0), tf.constant(20.0), 0.7)
+    assert deviation.numpy() == pytest.approx(7 / 6)
+
+
+def test_heatmaps_are_the_maximum_of_gaussians_of_a_channel():
+    points = tf.constant([[[1.9, 1.0], [1.0, 2.0], [0.0, 0.0]]])
+    maps = heatmaps.draw_gaussians(
+        points,
+        tf.ones([1, 3]),
+        tf.constant([[1.0, 1.0, 0.0]]),
+        tf.constant([[0, 0, 1]]),
+        (3, 4, 2),
+    ).numpy()[0]
+    near, diagonal = np.exp(-0.5), np.exp(-1.0)
+    assert maps[1, 1, 0] == maps[1, 2, 0] == 1.0
+    assert maps[0, :, 0] == pytest.approx([diagonal, near, near, diagonal])
+    assert not maps[..., 1].any()
+
+
+def test_peaks_come_by_falling_value_and_then_by_place():
+    maps = np.zeros([1, 4, 4, 2], np.float32)
+    maps[0, 0, 0], maps[0, 0, 1], maps[0, 3, 3] = [0.5, 0.9], [0.4, 0.8], [0.9, 0.0]
+    peaks = heatmaps.top_pixels(heatmaps.keep_peaks(tf.constant(maps), 3), 4)
+    assert peaks.values.numpy()[0] == pytest.approx([0.9, 0.9, 0.5, 0.0])
+    assert peaks.points.numpy()[0, :3].tolist() == [[0, 0], [3, 3], [0, 0]]
+    assert peaks.channels.numpy()[0, :3].tolist() == [1, 0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_NAMES)]
+)
+def test_a_network_has_the_numbers_of_the_reference(shared, name):
+    case = goldens.read(shared / "golden/tf2", shared / "tf2/configs", name)
+    cells = {column: Check() for column in checks.COLUMNS}
+    for check in (checks.check_graph, checks.check_evaluation):
+        check(case, cells)
+    compared = ("variables", "predictions", "detections")
+    assert {column: str(cells[column]) for column in compared if not cells[column].ok} == {}
+
+
+@pytest.mark.parametrize("kind", ["mobilenet_v2", "mobilenet_v2_fpn_sep_conv"])
+def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
+    """The separable type is the network of a record whose field says so."""
+    names = {
+        "mobilenet_v2": "own_centernet_mobilenet_v2_512x512",
+        "mobilenet_v2_fpn_sep_conv": "own_centernet_mobilenet_v2_fpn_512x512_kpts",
+    }
+    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
+    config.model.center_net.feature_extractor.type = kind
+    with tf.Graph().as_default():
+        detector = make_detector(config.model, is_training=False)
+        detector.predict(tf.zeros([1, 64, 64, 3]))
+        variables = [each.op.name for each in tf1.global_variables()]
+        paths = detector.object_paths(variables, "classification")
+    record = json.loads((shared / f"golden/tf2/restore/{names[kind]}.json").read_text())
+    assert len(paths) == record["classification"]["num"]
+    assert all(path.startswith("feature_extractor/layer_with_weights-") for path in paths.values())
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "message"),
+    [
+        ("densepose_estimation_task={}", "densepose_estimation_task", "is not supported yet"),
+        ("post_processing={}", "post_processing", "is not supported yet"),
+        ("feature_extractor.channel_means=[1.0]", "feature_extractor.channel_means", "has 1 value"),
+        (
+            "object_detection_task.localization_loss.weighted_giou={}",
+            "object_detection_task.localization_loss",
+            "must compare sizes",
+        ),
+        (
+            "object_center_params.center_head_params.num_filters=[8]",
+            "object_center_params.center_head_params.kernel_sizes",
+            "has 0 entries, and num_filters 1",
+        ),
+        ("object_detection_task=null", "object_detection_task", "is missing"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(override, field, message):
+    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
+    config = pipeline.apply_overrides(config, [f"model.center_net.{override}"])
+    problems = {problem.field: problem.message for problem in rules.check(config)}
+    assert message in problems[f"model.center_net.{field}"]
+
+
+def test_an_hourglass_has_no_classifier():
+    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
+    config.model.center_net.feature_extractor.type = "hourglass_104"
+    problems = {problem.field: problem.message for problem in rules.check(config)}
+    assert "no classifier" in problems["train_config.fine_tune_checkpoint_type"]
