@@ -21,16 +21,16 @@ def gaussian_deviations(heights: tf.Tensor, widths: tf.Tensor, min_iou: float) -
     Deng, "CornerNet", 2018). The radius is the least of three roots, none of which is divided by
     its leading coefficient: a slip of the published code, with which checkpoints were trained.
     """
-    around, area = heights + widths, heights * widths
+    side_sum, area = heights + widths, heights * widths
 
     def root(a: float, b: tf.Tensor, c: tf.Tensor) -> tf.Tensor:
         return (tf.sqrt(b * b - 4.0 * a * c) - b) / 2.0
 
     radius = tf.minimum(
-        root(1.0, -around, area * (1.0 - min_iou) / (1.0 + min_iou)),
+        root(1.0, -side_sum, area * (1.0 - min_iou) / (1.0 + min_iou)),
         tf.minimum(
-            root(4.0, -2.0 * around, (1.0 - min_iou) * area),
-            root(4.0 * min_iou, 2.0 * min_iou * around, (min_iou - 1.0) * area),
+            root(4.0, -2.0 * side_sum, (1.0 - min_iou) * area),
+            root(4.0 * min_iou, 2.0 * min_iou * side_sum, (min_iou - 1.0) * area),
         ),
     )
     return (2.0 * tf.maximum(tf.floor(radius), 0.0) + 1.0) / 6.0
@@ -55,11 +55,11 @@ def draw_gaussians(
         return tf.exp(-tf.square(offsets / deviations[..., tf.newaxis]) / 2.0)
 
     rows = profile(points[..., 0], height) * weights[..., tf.newaxis]
-    drawn = rows[..., tf.newaxis] * profile(points[..., 1], width)[:, :, tf.newaxis, :]
+    gaussians = rows[..., tf.newaxis] * profile(points[..., 1], width)[:, :, tf.newaxis, :]
     # One segment for each channel of each image: never a tensor of all points times all channels.
     segments = tf.range(batch)[:, tf.newaxis] * num_channels + channels
     largest = tf.math.unsorted_segment_max(
-        tf.reshape(drawn, [batch * num_points, height * width]),
+        tf.reshape(gaussians, [batch * num_points, height * width]),
         tf.reshape(segments, [-1]),
         batch * num_channels,
     )
@@ -111,8 +111,8 @@ def values_at(maps: tf.Tensor, y: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 def disc(radius: int) -> List[Tuple[int, int]]:
     """Offsets y and x of the pixels within `radius` of one."""
-    around = range(-radius, radius + 1)
-    return [(y, x) for y in around for x in around if y * y + x * x <= radius * radius]
+    offsets = range(-radius, radius + 1)
+    return [(y, x) for y in offsets for x in offsets if y * y + x * x <= radius * radius]
 
 
 def real_pixels(true_shapes: tf.Tensor, shape: Tuple[int, int], stride: int) -> tf.Tensor:

@@ -22,7 +22,7 @@ from estimator_det.nets.object_paths import Paths, functional, nested
 from estimator_det.protos import center_net_pb2
 
 SCOPE = "PredictionHeads"
-_FILTERS, _KERNEL = 256, 3  # of the one hidden layer that a head has by default
+_FILTERS, _KERNEL = 256, 3  # the one hidden layer that a head has by default
 
 HeadMaps = Dict[str, Tuple[tf.Tensor, ...]]  # by head, float32 [B, h, w, C] of each feature map
 
@@ -31,7 +31,7 @@ HeadMaps = Dict[str, Tuple[tf.Tensor, ...]]  # by head, float32 [B, h, w, C] of 
 class Head:
     """A stack of convolutions with ReLU, and a last 1x1 convolution."""
 
-    name: str  # as in losses and checkpoints, e.g. "box/scale"
+    name: str  # name in losses and checkpoints, e.g. "box/scale"
     num_channels: int
     layers: Tuple[Tuple[int, int], ...] = ((_FILTERS, _KERNEL),)  # filters and kernel sizes
     bias: float = 0.0  # initial bias of the last convolution
