@@ -25,14 +25,6 @@ STRIDE = 4
 
 EXTRACTORS: Registry[Recipe] = Registry(
     "CenterNet feature extractor",
-    reserved=dict.fromkeys(
-        (
-            "resnet_v1_18_fpn",
-            "resnet_v1_34_fpn",
-            *(f"hourglass_{layers}" for layers in (10, 20, 32, 52)),
-        ),
-        "a network that no published CenterNet has",
-    ),
     chosen_by="CenterNetFeatureExtractor.type",
 )
 
