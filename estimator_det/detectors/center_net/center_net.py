@@ -11,7 +11,6 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes import geometry
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -27,6 +26,7 @@ from estimator_det.detectors.base import (
 from estimator_det.detectors.center_net import heads
 from estimator_det.detectors.center_net.objects import ObjectTask, make_object_task
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
+from estimator_det.errors import Problem, error
 from estimator_det.extractors.center_net.recipe import (
     EXTRACTORS,
     STRIDE,

@@ -12,9 +12,9 @@ from typing import Callable, Iterator, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.field_rules import no_effect, non_default_fields
-from estimator_det.config.problem import Problem, error
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.images.resize import RGB, pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope
 from estimator_det.nets.object_paths import Paths
