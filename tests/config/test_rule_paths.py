@@ -20,6 +20,7 @@ from estimator_det.errors import Problem, UsageError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from model_fn.checks import config_check  # registers the rules of all components
 from tests.config import test_check, test_check_two_stage, test_remedies
+from tests.detectors import test_center_net
 
 TPU = rules.Tpu(inference=True)
 ROOMS = (estimator_det, inputs, model_fn, exporters)
@@ -145,6 +146,8 @@ def wrong_configurations() -> Iterator[Any]:
         yield apply_overrides(test_check.GOOD, line.split("; "))
     for line in test_check.lines(test_check.FAULTS):
         yield apply_overrides(test_check.GOOD, line.split(" | ")[1].split("; "))
+    yield test_center_net.small_config("feature_extractor.type=hourglass_104")
+    yield test_center_net.small_config("feature_extractor.channel_means=[1.0]")
     for _, assignments, *_ in test_check_two_stage.FAULTS:
         yield apply_overrides(two_stage, assignments)
 

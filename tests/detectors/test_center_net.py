@@ -25,9 +25,16 @@ MODEL = """model { center_net {
   image_resizer { fixed_shape_resizer { height: 64 width: 64 } }
   object_detection_task { localization_loss { l1_localization_loss {} } }
   object_center_params { classification_loss {
-    penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 } } }
-  %s } }
+    penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 } } } } }
   train_config { fine_tune_checkpoint: "a" fine_tune_checkpoint_type: "classification" }"""
+
+
+def small_config(*overrides: str) -> pipeline_pb2.TrainEvalPipelineConfig:
+    """The configuration above with changes inside the model."""
+    config = text_format.Parse(MODEL, pipeline_pb2.TrainEvalPipelineConfig())
+    return pipeline.apply_overrides(config, [f"model.center_net.{line}" for line in overrides])
+
+
 NAMES = ("own_centernet_mobilenet_v2_512x512",)
 SLOW_NAMES = (
     "own_centernet_resnet101_v1_fpn_512x512",
@@ -85,8 +92,7 @@ def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
         "mobilenet_v2": "own_centernet_mobilenet_v2_512x512",
         "mobilenet_v2_fpn_sep_conv": "own_centernet_mobilenet_v2_fpn_512x512_kpts",
     }
-    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
-    config.model.center_net.feature_extractor.type = kind
+    config = small_config(f"feature_extractor.type={kind}")
     with tf.Graph().as_default():
         detector = make_detector(config.model, is_training=False)
         detector.predict(tf.zeros([1, 64, 64, 3]))
@@ -117,14 +123,11 @@ def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
     ],
 )
 def test_what_cannot_be_built_is_refused(override, field, message):
-    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
-    config = pipeline.apply_overrides(config, [f"model.center_net.{override}"])
-    problems = {problem.field: problem.message for problem in rules.check(config)}
+    problems = {each.field: each.message for each in rules.check(small_config(override))}
     assert message in problems[f"model.center_net.{field}"]
 
 
 def test_an_hourglass_has_no_classifier():
-    config = text_format.Parse(MODEL % "", pipeline_pb2.TrainEvalPipelineConfig())
-    config.model.center_net.feature_extractor.type = "hourglass_104"
+    config = small_config("feature_extractor.type=hourglass_104")
     problems = {problem.field: problem.message for problem in rules.check(config)}
     assert "no classifier" in problems["train_config.fine_tune_checkpoint_type"]

@@ -36,7 +36,6 @@ from estimator_det.extractors.center_net.recipe import (
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
-    classifier_paths,
     layer_scopes,
     nested,
     variable_paths,
@@ -48,18 +47,6 @@ EXTRACTOR_SCOPE = "FeatureExtractor"
 EXTRACTOR_PATH = "model/_feature_extractor"
 
 _PARTS = ("image_resizer", "feature_extractor", "object_detection_task", "object_center_params")
-
-
-# Tasks and options that the reference has.
-_UNSUPPORTED = (
-    "keypoint_estimation_task",
-    "mask_estimation_task",
-    "densepose_estimation_task",
-    "track_estimation_task",
-    "temporal_offset_task",
-    "deepmac_mask_estimation",
-    "post_processing",
-)
 
 
 class CenterNetPredictions(NamedTuple):
@@ -167,8 +154,13 @@ class CenterNetDetector:
         extractor = nested(EXTRACTOR_PATH, self.extractor.object_paths(inner))
         paths = {prefix + scope: path for scope, path in extractor.items()}
         if checkpoint_type == "classification":
-            classifier = f"{EXTRACTOR_PATH}/{self.extractor.recipe.classifier}"
-            return variable_paths(names, classifier_paths(paths, classifier))
+            network = f"{EXTRACTOR_PATH}/{self.extractor.recipe.classifier}/"
+            classifier = {
+                scope: f"feature_extractor/{path.removeprefix(network)}"
+                for scope, path in paths.items()
+                if path.startswith(network)
+            }
+            return variable_paths(names, classifier)
         return variable_paths(names, {**paths, **heads.object_paths(scopes)})
 
     def with_quantization(self, quantization: Quantization) -> CenterNetDetector:
@@ -179,13 +171,6 @@ class CenterNetDetector:
 def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
     yield from check_num_classes(config, at)
     yield from check_parts(config, at, _PARTS)
-    present = {field.name for field, _ in config.ListFields()}
-    for name in _UNSUPPORTED:
-        if name in present:
-            yield error(f"{at}.{name}", "is not supported yet", f"--set {at}.{name}=null")
-    if config.object_center_params.keypoint_weights_for_center:
-        field = f"{at}.object_center_params.keypoint_weights_for_center"
-        yield error(field, "is not supported yet", "remove it")
     if config.object_detection_task.localization_loss.WhichOneof("localization_loss") in (
         "weighted_iou",
         "weighted_giou",
