@@ -68,7 +68,7 @@ def test_the_entry_of_a_list_and_the_value_are_named():
 
 
 def test_every_float_of_the_schema_refuses_nan_and_every_whole_number_has_a_range():
-    # CenterNet is not supported: its fields are refused as a whole.
+    # Most tasks of CenterNet are refused as a whole.
     other: Set[str] = set()
     list(_numbers(center_net_pb2.CenterNet.DESCRIPTOR, other))
     without: List[str] = []

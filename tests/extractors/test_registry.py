@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.extractors.center_net import recipe as center_net
 from estimator_det.extractors.ssd.recipe import EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.nets.object_paths import KERAS
@@ -24,7 +25,7 @@ def test_page_lists_every_type():
     page = pathlib.Path(__file__).parents[2] / "docs" / "extractors.md"
     rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| `")]
     names = [row[0].strip("| `") for row in rows]
-    assert sorted(names) == sorted([*EXTRACTORS, *TWO_STAGE_EXTRACTORS])
+    assert sorted(names) == sorted([*EXTRACTORS, *TWO_STAGE_EXTRACTORS, *center_net.EXTRACTORS])
 
 
 @pytest.mark.parametrize("kind", sorted({*EXTRACTORS, *TWO_STAGE_EXTRACTORS}))
