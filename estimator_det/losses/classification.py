@@ -7,6 +7,7 @@ classes of an anchor have the same weight.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, Callable, Iterator, Optional, Union
 
 from estimator_det.compat import tf
@@ -134,6 +135,10 @@ def bootstrapped_sigmoid(
     return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * belief, weights)
 
 
+LEAST_PROBABILITY = 1e-4  # of the reference's focal loss of heat maps
+_MOST_LOGIT = math.log((1.0 - LEAST_PROBABILITY) / LEAST_PROBABILITY)
+
+
 def penalty_reduced_focal(
     logits: tf.Tensor,
     targets: tf.Tensor,
@@ -145,8 +150,10 @@ def penalty_reduced_focal(
     """Focal loss for heat maps: [B, A, C] -> [B, A, C] (https://arxiv.org/abs/1904.07850, eq. 1).
 
     Targets of exactly 1 are positives. All others are negatives, whose penalty is multiplied by
-    (1 - target)^beta.
+    (1 - target)^beta. Probabilities count as at least `LEAST_PROBABILITY`, and as at most 1 less that,
+    so that pixels beyond have no gradient.
     """
+    logits = tf.clip_by_value(logits, -_MOST_LOGIT, _MOST_LOGIT)
     positive = -tf.math.log_sigmoid(logits)
     negative = -tf.math.log_sigmoid(-logits)
     if alpha:

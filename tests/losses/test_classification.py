@@ -106,3 +106,20 @@ def test_errors():
     for kind in ("weighted_softmax", "weighted_logits_softmax"):
         text = f"{kind} {{ logit_scale: 0 }}"
         assert f"{kind}.logit_scale: divides" in faults(losses_pb2.ClassificationLoss(), text)
+
+
+def test_heat_maps_limit_probabilities():
+    """The reference cuts them to 0.0001 … 0.9999, beyond which there is no gradient."""
+    loss = classification.make_classification_loss(
+        text_format.Parse(
+            "penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 }",
+            losses_pb2.ClassificationLoss(),
+        )
+    )
+    logits = tf.constant([[[-20.0, 20.0]]])
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        found = loss(logits, tf.constant([[[1.0, 0.0]]]), tf.ones([1, 1]))
+    expected = -(0.9999**2) * np.log(1e-4)
+    np.testing.assert_allclose(found, [[[expected, expected]]], rtol=1e-4)
+    np.testing.assert_array_equal(tape.gradient(found, logits), np.zeros([1, 1, 2]))
