@@ -135,7 +135,7 @@ def bootstrapped_sigmoid(
     return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * belief, weights)
 
 
-LEAST_PROBABILITY = 1e-4  # of the reference's focal loss of heat maps
+LEAST_PROBABILITY = 1e-4  # limit of the focal loss of heat maps in the reference
 _MOST_LOGIT = math.log((1.0 - LEAST_PROBABILITY) / LEAST_PROBABILITY)
 
 
@@ -150,7 +150,7 @@ def penalty_reduced_focal(
     """Focal loss for heat maps: [B, A, C] -> [B, A, C] (https://arxiv.org/abs/1904.07850, eq. 1).
 
     Targets of exactly 1 are positives. All others are negatives, whose penalty is multiplied by
-    (1 - target)^beta. Probabilities count as at least `LEAST_PROBABILITY`, and as at most 1 less that,
+    (1 - target)^beta. Probabilities are cut to `LEAST_PROBABILITY` and 1 minus that,
     so that pixels beyond have no gradient.
     """
     logits = tf.clip_by_value(logits, -_MOST_LOGIT, _MOST_LOGIT)
