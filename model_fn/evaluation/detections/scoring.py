@@ -127,6 +127,9 @@ def original_images(
     reader.include_source_id = True
     resizer = image_resizer_pb2.ImageResizer()
     resizer.identity_resizer.SetInParent()
+    if kind := config.model.WhichOneof("model"):
+        # A benchmark knows no more of the model than its classes.
+        getattr(config.model, kind).image_resizer.CopyFrom(resizer)
     preprocess = Preprocessor(make_resizer(resizer), lambda pixels: pixels)
     return input_pipeline.create_eval_input_fn(config, preprocess, reader, fault_log=fault_log)
 
