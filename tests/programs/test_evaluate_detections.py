@@ -103,7 +103,7 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
     # What is written is what the option takes; a second calibration is refused by name.
     again = [*arguments, "--calibrate", "--config_override", text]
     assert cli.main(again) == 2
-    assert "calibration_config is set, so the scores are calibrated" in capsys.readouterr().err
+    assert "calibration_config: is set, so the scores are calibrated" in capsys.readouterr().err
 
 
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
