@@ -41,8 +41,8 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
-# First words of further names in the zoo of TensorFlow 2, whose networks may not be built here.
-_LATER_ZOO = ("centernet", "extremenet")
+# Further names in the zoo of TensorFlow 2, whose networks are not built here.
+_LATER_ZOO = re.compile(r"centernet_.*_kpts|extremenet")
 
 
 class ZooModel(NamedTuple):
@@ -149,8 +149,7 @@ def find_model(name: str) -> ZooModel:
     """The model of the zoo with this name, or with this name of its archive."""
     models = {key: model for model in zoo() for key in (model.file[: -len(".tar.gz")], model.name)}
     if name not in models:
-        word = name.partition("_")[0]
-        if word in _LATER_ZOO and not any(model.startswith(word) for model in models):
+        if _LATER_ZOO.match(name):
             raise UsageError(
                 f"pretrained model {name!r} of the TensorFlow 2 model zoo has a network that is "
                 "not built here; `estimator-det pretrained --list` prints all models whose "

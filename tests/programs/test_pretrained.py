@@ -20,6 +20,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
 from estimator_det.errors import RunError, UsageError
+from estimator_det.extractors.center_net.recipe import EXTRACTORS as CENTER_NET_EXTRACTORS
 from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
 from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.nets.object_paths import KERAS
@@ -129,12 +130,13 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 def test_every_model_of_the_zoo_has_an_extractor_and_a_sound_checksum():
     models = pretrained.zoo()
-    assert len({model.name for model in models}) == len({model.file for model in models}) == 77
+    assert len({model.name for model in models}) == len({model.file for model in models}) == 83
     for model in models:
-        assert model.extractor in SSD_EXTRACTORS or model.extractor in TWO_STAGE_EXTRACTORS
+        is_center_net = model.extractor in CENTER_NET_EXTRACTORS
+        assert is_center_net or model.extractor in {*SSD_EXTRACTORS, *TWO_STAGE_EXTRACTORS}
         assert model.url.startswith("https://") and model.url.endswith(".tar.gz")
         assert model.data in model.published
-        assert (model.line == "TF2") == model.extractor.endswith(KERAS)
+        assert (model.line == "TF2") == (is_center_net or model.extractor.endswith(KERAS))
         algorithm, _, checksum = model.checksum.partition(":")
         assert len(checksum) == {"": 0, "sha256": 64, "sha384": 96}[algorithm]
         assert pretrained.find_model(model.file[: -len(".tar.gz")]) == model
@@ -166,7 +168,7 @@ def test_a_replaced_archive_gives_the_new_weights(tmp_path):
 
 @pytest.mark.parametrize(
     "name",
-    ["centernet_hg104_512x512_kpts_coco17_tpu-32", "centernet_mobilenetv2fpn_512x512_coco17_od",
+    ["centernet_hg104_512x512_kpts_coco17_tpu-32", "centernet_mobilenetv2fpn_512x512_coco17_kpts",
      "extremenet"],
 )  # fmt: skip
 def test_models_without_a_network_are_named_as_such(name):
