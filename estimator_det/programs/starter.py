@@ -156,6 +156,11 @@ def base_config(
         pipeline.read_pipeline(os.path.join(CONFIGS, row.config)), row.changes
     )
     if weights is not None and weights.config is not None:
+        if weights.config.model.HasField("center_net"):
+            raise UsageError(
+                "--pretrained: init writes no configuration of CenterNet. Train that of "
+                f"{weights.name} with your records: {weights.config_path}"
+            )
         theirs, ours = extractor_type(weights.config), extractor_type(source)
         if model is not None and theirs != ours:
             raise UsageError(

@@ -363,6 +363,13 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 
+def test_weights_of_centernet_are_refused():
+    theirs = pipeline.parse_pipeline("model { center_net { } }")
+    weights = Pretrained("w", "", "ckpt-0", "detection", "w/pipeline.config", theirs)
+    with pytest.raises(UsageError, match=r"no configuration of CenterNet.*w/pipeline\.config"):
+        starter.base_config(None, weights, starter.Records("train", "val", "map"))
+
+
 def test_weights_in_a_folder_of_any_name():
     draft = Draft(pipeline.parse_pipeline(""))
     checkpoint = "/a/'b [c] "
