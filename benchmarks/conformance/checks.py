@@ -13,7 +13,6 @@ from typing import (
     Optional,
     Sequence,
     Tuple,
-    Union,
 )
 
 import numpy as np
@@ -24,7 +23,7 @@ from benchmarks.conformance.goldens import Case, Names, load, moved, one_hot_cla
 from benchmarks.conformance.repeats import OUTSIDE, REPEATS, compare_repeated, compare_runs
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import Context, Groundtruth, make_detector
-from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2, ssd_pb2
+from estimator_det.protos import pipeline_pb2
 
 COLUMNS = (
     "variables",
@@ -48,11 +47,9 @@ NO_GRADIENT = 1e-6  # share of the global norm below which rounding decides
 NO_LOSS = 1e-6  # share of the total below which rounding decides
 
 
-def _groundtruth(
-    model: Union[ssd_pb2.Ssd, faster_rcnn_pb2.FasterRcnn], images: np.ndarray
-) -> Groundtruth:
+def _groundtruth(model: Any, images: np.ndarray) -> Groundtruth:
     """The fixed labels of images [B, h, w, C]; masks fill their boxes."""
-    classes = tf.constant(one_hot_classes(model.num_classes))
+    classes = tf.constant(one_hot_classes(model))
     weights = tf.ones(goldens.BOXES.shape[:2])
     return Groundtruth(
         boxes=tf.constant(goldens.BOXES),
@@ -61,6 +58,7 @@ def _groundtruth(
         valid=weights > 0,
         confidences=classes if getattr(model, "use_confidences_as_targets", False) else None,
         masks=_masks(*images.shape[1:3]) if getattr(model, "number_of_stages", 2) == 3 else None,
+        keypoints=tf.constant(goldens.keypoints()) if goldens.has_keypoints(model) else None,
     )
 
 
@@ -304,7 +302,8 @@ def _compare_detections(check: Check, ours: Dict[str, Any], case: Case) -> None:
     assert case.numeric is not None
     tied = case.numeric.get("score_ties_in_top20", 0) > 0
     _compare_statistics(check, ours, case.numeric["postprocess"], tied)
-    for key in ("detection_boxes", "detection_scores", "detection_classes"):
+    keys = ("boxes", "scores", "classes", "keypoints", "keypoint_scores")
+    for key in (f"detection_{name}" for name in keys):
         expected = case.arrays.get(f"post__{key}")
         if expected is not None and not (tied and key != "detection_scores"):
             check.close(ours[key][:, : expected.shape[1]], expected, PREDICTIONS, key)

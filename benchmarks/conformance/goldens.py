@@ -35,6 +35,8 @@ BOXES = np.array(
     np.float32,
 )
 CLASS_SLOTS = (1, 2, 1)
+CLASS_SLOTS_OF_KEYPOINTS = (0, 2, 0)
+NUM_KEYPOINTS = 17
 LOSSES = 1e-3
 MINED_LOSSES = 1e-2  # one anchor changing rank moves a hard-mined sum
 CONTEXT_SEED = 7  # seed of context features, which are normal numbers
@@ -68,7 +70,7 @@ class Case:
 
     def overridden(self, recorded: Sequence[str]) -> Any:
         """The pipeline configuration as a golden run had it."""
-        return apply_recorded_overrides(self.config, recorded)
+        return apply_recorded_overrides(self.config, tf2.with_files(recorded, self.folder))
 
     @property
     def model(self) -> Any:
@@ -214,10 +216,26 @@ def _single_overrides(recorded: Sequence[str]) -> Iterator[str]:
         yield from (f"{message}.{name} = {value}" for name in names)
 
 
-def one_hot_classes(num_classes: int) -> np.ndarray:
+def has_keypoints(model: Any) -> bool:
+    """Whether a model learns keypoints."""
+    return bool(getattr(model, "keypoint_estimation_task", ()))
+
+
+def one_hot_classes(model: Any) -> np.ndarray:
     """float32 [2, 3, K], the classes of the fixed groundtruth."""
-    slots = np.array(CLASS_SLOTS) % num_classes
-    return np.tile(np.eye(num_classes, dtype=np.float32)[slots], (2, 1, 1))
+    slots = np.array(CLASS_SLOTS_OF_KEYPOINTS if has_keypoints(model) else CLASS_SLOTS)
+    columns = np.eye(model.num_classes, dtype=np.float32)
+    return np.tile(columns[slots % model.num_classes], (2, 1, 1))
+
+
+def keypoints() -> np.ndarray:
+    """float32 [2, 3, 17, 2], those of the fixed groundtruth; NaN where there is none."""
+    places = np.arange(NUM_KEYPOINTS)
+    shares = (np.stack([7 * places % 17, 5 * places % 17], axis=1) + 0.5) / 17
+    boxes = BOXES.astype(np.float64)[:, :, np.newaxis]
+    points = boxes[..., :2] + (boxes[..., 2:] - boxes[..., :2]) * shares
+    absent = (places + np.arange(BOXES.shape[1])[:, np.newaxis]) % 5 == 4
+    return np.where(absent[..., np.newaxis], np.nan, points).astype(np.float32)
 
 
 class Names:

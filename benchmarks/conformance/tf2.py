@@ -27,6 +27,7 @@ _NO_DROP_CONNECT = (
     'feature_extractor.custom_parameters = fields { key: "drop_connect_rate" '
     "value { number_value: 0 } }"
 )
+_LABEL_MAP = "keypoint_label_map_path = "
 _NARROW_IMAGE = re.compile(r"images_300\[:, :, :(\d+), :\]")
 
 Arrays = Dict[str, np.ndarray]
@@ -121,6 +122,11 @@ def numeric_record(numeric: Record, arrays: Mapping[str, np.ndarray], graph: Rec
         "moving_norms": _by_key(arrays["train__moving_norms_after"], graph),
     }
     return record
+
+
+def with_files(overrides: Sequence[str], folder: pathlib.Path) -> Sequence[str]:
+    """Overrides in which the label map of keypoints has its path."""
+    return [line.replace(_LABEL_MAP, f"{_LABEL_MAP}{folder}/") for line in overrides]
 
 
 def _settings(overrides: Sequence[str]) -> Sequence[str]:

@@ -124,7 +124,7 @@ def _padded_batch(case: Case, config: pipeline_pb2.TrainEvalPipelineConfig) -> A
     detector = make_detector(config.model, is_training=True)
     images = tf.constant(case.images().astype(np.float32))
     inputs, true_shapes = detector.preprocess(images)
-    classes = np.pad(one_hot_classes(case.model.num_classes), ((0, 0), (0, padding), (0, 0)))
+    classes = np.pad(one_hot_classes(case.model), ((0, 0), (0, padding), (0, 0)))
     batch, count = goldens.BOXES.shape[:2]
     features = {
         schema.IMAGE: inputs,
@@ -138,4 +138,9 @@ def _padded_batch(case: Case, config: pipeline_pb2.TrainEvalPipelineConfig) -> A
         schema.CONFIDENCES: tf.constant(classes),
         schema.WEIGHTS: tf.constant(np.pad(np.ones((batch, count), np.float32), ((0, 0), (0, 2)))),
     }
+    if goldens.has_keypoints(case.model):
+        shape = ((0, 0), (0, padding), (0, 0), (0, 0))
+        points = np.pad(goldens.keypoints(), shape, constant_values=np.nan)
+        labels[schema.KEYPOINTS] = tf.constant(points)
+        labels[schema.KEYPOINT_VISIBILITIES] = tf.constant(~np.isnan(points).any(axis=3))
     return features, labels

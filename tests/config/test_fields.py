@@ -39,7 +39,7 @@ from model_fn.training import optimizers, train_op
 from tests import small_extractor
 from tests.conftest import ROOT
 from tests.detectors import configs as single_shot
-from tests.detectors import test_center_net
+from tests.detectors import keypoint_configs, test_center_net
 from tests.detectors.two_stage import configs as two_stage
 
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
@@ -210,6 +210,7 @@ MODELS = (
     two_stage.small_config(two_stage.MASKS),
     two_stage.small_config(two_stage.RFCN),
     two_stage.small_config("feature_extractor { type: 'faster_rcnn_mobilenet_v1' }"),
+    keypoint_configs.small_config(),
     test_center_net.small_config().model,
 )
 KEYPOINTS = {"id": 1, "name": "x", "keypoints": [{"id": 0, "name": "a"}]}

@@ -93,7 +93,8 @@ WITH_RULE = [
 ]
 # Components that no run supports are refused, and what is in them is not looked at.
 REFUSED = re.compile(
-    r"model.center_net|.*second_stage_box_predictor.\w*convolutional_box_predictor"
+    r"model.center_net.(mask_|densepose_|track_|temporal_|deepmac_|post_)"
+    r"|.*second_stage_box_predictor.\w*convolutional_box_predictor"
 )
 
 # Assignments that break one rule or more, beside those of other tests.
@@ -148,6 +149,7 @@ def wrong_configurations() -> Iterator[Any]:
         yield apply_overrides(test_check.GOOD, line.split(" | ")[1].split("; "))
     yield test_center_net.small_config("feature_extractor.type=hourglass_104")
     yield test_center_net.small_config("feature_extractor.channel_means=[1.0]")
+    yield test_center_net.small_config("keypoint_estimation_task+={candidate_ranking_mode: 'none'}")
     for _, assignments, *_ in test_check_two_stage.FAULTS:
         yield apply_overrides(two_stage, assignments)
 

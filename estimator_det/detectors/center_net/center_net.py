@@ -10,6 +10,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes import geometry
+from estimator_det.boxes.heatmaps import Pixels
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
@@ -24,6 +25,7 @@ from estimator_det.detectors.base import (
     check_parts,
 )
 from estimator_det.detectors.center_net import heads
+from estimator_det.detectors.center_net.keypoints import KeypointTask, make_keypoint_tasks
 from estimator_det.detectors.center_net.objects import ObjectTask, make_object_task
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.errors import Problem, error
@@ -67,6 +69,7 @@ class CenterNetDetector:
     preprocess: Preprocessor  # pixels -> the network's input
     extractor: RecipeExtractor  # images -> feature maps
     objects: ObjectTask  # centers and boxes
+    keypoints: Tuple[KeypointTask, ...] = ()  # keypoints of the objects of some classes
     is_class_agnostic: bool = False  # always False
     is_tf2_line: bool = True  # always True
 
@@ -91,11 +94,15 @@ class CenterNetDetector:
                         head.predict(features, number)
                         for number, features in enumerate(feature_maps)
                     )
-                    for head in self.objects.heads
+                    for head in self._heads
                 }
         if true_shapes is None:
             true_shapes = tf.tile(tf.shape(inputs)[tf.newaxis, 1:], [tf.shape(inputs)[0], 1])
         return CenterNetPredictions(inputs, true_shapes, feature_maps, maps)
+
+    @property
+    def _heads(self) -> Tuple[heads.Head, ...]:
+        return (*self.objects.heads, *(head for task in self.keypoints for head in task.heads))
 
     def loss(
         self,
@@ -112,7 +119,12 @@ class CenterNetDetector:
                 predictions.feature_maps[-1],
                 groundtruth,
             )
-            return self.objects.loss(predictions.maps, scene)
+            losses = self.objects.loss(predictions.maps, scene)
+            for task in self.keypoints:
+                more = task.loss(predictions.maps, scene)
+                losses.terms.update(more.terms)
+                losses.divisors.update(more.divisors)
+            return losses
 
     def postprocess(
         self, predictions: CenterNetPredictions, true_shapes: Optional[tf.Tensor] = None
@@ -126,17 +138,50 @@ class CenterNetDetector:
         with tf1.name_scope("Postprocessor"):
             frame = ImageFrame(predictions.inputs, true_shapes)
             peaks, boxes, class_scores = self.objects.detect(predictions.maps, true_shapes)
-            boxes = geometry.clip_to_window(
+            normalized = geometry.clip_to_window(
                 frame.normalize_to_real_image(boxes * STRIDE), tf.constant([0.0, 0.0, 1.0, 1.0])
             )
             is_object = peaks.values > 0.0
-            return BatchDetections(
-                boxes=tf.where(is_object[..., tf.newaxis], boxes, 0.0),
+            detections = BatchDetections(
+                boxes=tf.where(is_object[..., tf.newaxis], normalized, 0.0),
                 scores=peaks.values,
                 classes=tf.where(is_object, tf.cast(peaks.channels, tf.float32), 0.0),
                 num=tf.reduce_sum(tf.cast(is_object, tf.float32), axis=1),
                 multiclass_scores=tf.where(is_object[..., tf.newaxis], class_scores, 0.0),
             )
+            if not self.keypoints:
+                return detections
+            return self._with_keypoints(detections, predictions.maps, peaks, boxes, true_shapes)
+
+    def _with_keypoints(
+        self,
+        detections: BatchDetections,
+        maps: heads.HeadMaps,
+        peaks: Pixels,
+        boxes: tf.Tensor,
+        true_shapes: tf.Tensor,
+    ) -> BatchDetections:
+        """Adds the keypoints of objects; those that the class of an object has not are 0."""
+        is_alone = self.num_classes == len(self.keypoints) == 1
+        total = sum(len(task.indices) for task in self.keypoints)
+        image_sizes = tf.cast(true_shapes[:, tf.newaxis, tf.newaxis, :2], tf.float32)
+        points, scores = 0.0, 0.0
+        for task in self.keypoints:
+            keypoints = task.detect(maps, peaks, boxes)
+            fractions = keypoints.points * STRIDE / image_sizes
+            if task.clips:
+                fractions = tf.clip_by_value(fractions, 0.0, 1.0)
+            own = tf.ones_like(detections.scores)
+            if not is_alone:
+                own = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
+            own *= tf.cast(peaks.values > 0.0, tf.float32)
+            places = tf.one_hot(task.indices, total)
+            points += tf.einsum("bnkc,kp,bn->bnpc", fractions, places, own)
+            scores += tf.einsum("bnk,kp,bn->bnp", keypoints.scores, places, own)
+            if task.rescores:
+                factors = tf.where(own > 0.0, keypoints.instance_scores, 1.0)
+                detections = detections._replace(scores=detections.scores * factors)
+        return detections._replace(keypoints=points, keypoint_scores=scores)
 
     def updates(self) -> List[tf.Operation]:
         return collection_of_replica(tf1.GraphKeys.UPDATE_OPS)
@@ -244,4 +289,5 @@ def make_center_net(config: center_net_pb2.CenterNet, is_training: bool) -> Cent
         preprocess=make_center_net_preprocessor(config),
         extractor=make_extractor(config.feature_extractor),
         objects=make_object_task(config),
+        keypoints=make_keypoint_tasks(config),
     )

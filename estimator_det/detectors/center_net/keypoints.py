@@ -1,0 +1,384 @@
+"""Keypoints of the objects of one class: their heads, losses and detections.
+
+A keypoint is regressed from the center of its object, and replaced by the nearest peak of a heatmap
+of such keypoints if one lies close enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, Mapping, NamedTuple, Tuple
+
+from estimator_det import files
+from estimator_det.boxes import geometry, heatmaps
+from estimator_det.boxes.geometry import sizes
+from estimator_det.compat import tf
+from estimator_det.config.field_rules import PLACEHOLDER
+from estimator_det.config.rules import rules
+from estimator_det.config.text import nearest, parse_message
+from estimator_det.console.printing import quoted
+from estimator_det.detectors.base import Losses
+from estimator_det.detectors.center_net.heads import (
+    Head,
+    HeadMaps,
+    Scene,
+    heatmap_loss,
+    make_head,
+    vector_loss,
+)
+from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.losses.classification import ClassificationLoss, make_classification_loss
+from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
+from estimator_det.protos import center_net_pb2, string_int_label_map_pb2
+
+HEATMAP, OFFSET, REGRESSION = "heatmap", "offset", "regression"
+MIN_DISTANCE, SCORE_DISTANCE_RATIO = "min_distance", "score_distance_ratio"
+RANKINGS = (MIN_DISTANCE, SCORE_DISTANCE_RATIO)
+_FAR = 1e5  # pixels; distance of candidates with a low score
+_LABELLED = 1e-3  # weight of a keypoint from which on it is labelled
+
+KeypointEstimation = center_net_pb2.CenterNet.KeypointEstimation
+HeadParams = center_net_pb2.CenterNet.PredictionHeadParams
+
+
+class Keypoints(NamedTuple):
+    """Keypoints of detections."""
+
+    points: tf.Tensor  # float32 [B, N, P, 2], in pixels of the map
+    scores: tf.Tensor  # float32 [B, N, P]
+    instance_scores: tf.Tensor  # float32 [B, N], mean score of the visible ones
+
+
+class _Labels(NamedTuple):
+    """Groundtruth of a task in pixels of the map; keypoints without a weight are at 0."""
+
+    points: tf.Tensor  # float32 [B, G, P, 2]
+    weights: tf.Tensor  # float32 [B, G, P]
+    centers: tf.Tensor  # float32 [B, G, 2], of the objects
+    deviations: tf.Tensor  # float32 [B, G], of the peaks of the objects
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """Choice between a regressed keypoint and the candidates of a heatmap."""
+
+    num_candidates: int
+    least_score: float  # of a candidate
+    window: int  # of a peak
+    unmatched_score: float  # of a keypoint that stays as regressed
+    box_scale: float  # candidates lie in the box enlarged by this factor
+    search_scale: float  # most distance of a candidate, relative to that box's longer side
+    ranking: str  # one of RANKINGS
+    distance_offset: float  # pixels added to a distance, in the ratio of score and distance
+
+
+@dataclass(frozen=True)
+class KeypointTask:
+    """Estimation of the keypoints of one class."""
+
+    name: str
+    class_index: int  # from 0
+    indices: Tuple[int, ...]  # places of its keypoints among those of the groundtruth
+    heads: Tuple[Head, ...]
+    heatmap_loss: ClassificationLoss
+    point_loss: LocalizationLoss
+    weights: Mapping[str, float]  # factors of the terms
+    min_iou: float  # IoU that a box keeps within the radius of its Gaussian
+    deviations: Tuple[float, ...]  # of each keypoint's peak, relative to the peak of the object
+    radius: int  # pixels around a keypoint or center that learn its offset or displacement
+    has_own_offsets: bool  # True if each kind of keypoint has offsets of its own
+    refinement: Refinement
+    clips: bool  # True if keypoints outside of the image are moved to its edge
+    rescores: bool  # True if keypoints change the score of their object
+    rescoring_threshold: float
+
+    def _head(self, kind: str) -> str:
+        return f"{self.name}/keypoint/{kind}"
+
+    def loss(self, maps: HeadMaps, scene: Scene) -> Losses:
+        """Computes the three terms; each is divided by the number of what it learns."""
+        labels = self._labels(scene)
+        sums = {
+            HEATMAP: self._heatmap_sum(maps, labels, scene),
+            OFFSET: self._offset_sum(maps, labels, scene),
+            REGRESSION: self._regression_sum(maps, labels, scene),
+        }
+        terms, divisors = {}, {}
+        for kind, (total, count) in sums.items():
+            name = f"Loss/{self._head(kind)}"
+            terms[name] = self.weights[kind] * total / tf.maximum(count, 1.0)
+            divisors[name] = count
+        return Losses(terms, {}, divisors)
+
+    def _labels(self, scene: Scene) -> _Labels:
+        groundtruth = scene.groundtruth
+        if groundtruth.keypoints is None:
+            raise ConfigError.at(
+                "train_input_reader.num_keypoints",
+                "is 0, and the model learns keypoints",
+                "set it to the number of keypoints of a box",
+            )
+        points = tf.gather(groundtruth.keypoints, self.indices, axis=2)
+        is_seen = ~tf.reduce_any(tf.math.is_nan(points), axis=3)
+        if groundtruth.keypoint_visibilities is not None:
+            is_seen &= tf.gather(groundtruth.keypoint_visibilities, self.indices, axis=2)
+        classes = tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32)
+        own = scene.weights * tf.cast(tf.equal(classes, self.class_index), tf.float32)
+        y_center, x_center, heights, widths = geometry.centers_and_sizes(scene.boxes)
+        return _Labels(
+            tf.where(is_seen[..., tf.newaxis], points * scene.scale, tf.zeros_like(points)),
+            tf.cast(is_seen, tf.float32) * own[..., tf.newaxis],
+            tf.stack([y_center, x_center], axis=-1),
+            heatmaps.gaussian_deviations(heights, widths, self.min_iou),
+        )
+
+    def _heatmap_sum(
+        self, maps: HeadMaps, labels: _Labels, scene: Scene
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        inside = _inside(scene)
+        targets, kept = [], []
+        for k, factor in enumerate(self.deviations):  # one by one: the peaks of all need memory
+            weights = labels.weights[:, :, k]
+            channel = heatmaps.draw_gaussians(
+                labels.points[:, :, k],
+                factor * labels.deviations,
+                weights,
+                tf.zeros_like(weights, tf.int32),
+                (*scene.size, 1),
+            )
+            unlabelled = tf.cast(weights < _LABELLED, tf.float32)
+            hidden = tf.reduce_max(inside * unlabelled[..., tf.newaxis, tf.newaxis], axis=1)
+            targets.append(channel)
+            kept.append((scene.pixel_weights * (1.0 - hidden))[..., tf.newaxis])
+        total = heatmap_loss(
+            self.heatmap_loss,
+            maps[self._head(HEATMAP)],
+            tf.concat(targets, axis=3),
+            tf.concat(kept, axis=3),
+        )
+        return total, tf.reduce_sum(labels.weights)
+
+    def _offset_sum(
+        self, maps: HeadMaps, labels: _Labels, scene: Scene
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Pixels around a keypoint learn the way to it."""
+        pixels, weights = _around(labels.points, labels.weights, self.radius, scene)
+        ways = labels.points[:, :, :, tf.newaxis] - tf.cast(pixels, tf.float32)
+        values = maps[self._head(OFFSET)]
+        if not self.has_own_offsets:
+            total = vector_loss(self.point_loss, values, pixels, ways, weights)
+            return total, tf.reduce_sum(weights)
+        sums = [
+            vector_loss(
+                self.point_loss,
+                [_pair(each, k) for each in values],
+                pixels[:, :, k],
+                ways[:, :, k],
+                weights[:, :, k],
+            )
+            for k in range(len(self.indices))
+        ]
+        return tf.add_n(sums), tf.reduce_sum(weights)
+
+    def _regression_sum(
+        self, maps: HeadMaps, labels: _Labels, scene: Scene
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Pixels around a center learn the ways to all keypoints of the object."""
+        ones = tf.ones_like(scene.weights)
+        pixels, inside = _around(labels.centers, ones, self.radius, scene)
+        middles = tf.cast(pixels, tf.float32)[:, :, :, tf.newaxis]
+        ways = labels.points[:, :, tf.newaxis] - middles  # [B, G, D, P, 2]
+        weights = inside[..., tf.newaxis] * labels.weights[:, :, tf.newaxis]
+        values = maps[self._head(REGRESSION)]
+        total = vector_loss(self.point_loss, values, pixels, ways, weights)
+        return total, tf.reduce_sum(weights)
+
+    def detect(self, maps: HeadMaps, peaks: heatmaps.Pixels, boxes: tf.Tensor) -> Keypoints:
+        """Finds the keypoints of objects with these centers and boxes [B, N, 4] of the map."""
+        ways = heatmaps.values_at(maps[self._head(REGRESSION)][-1], peaks.y, peaks.x)
+        batch, count = sizes(ways)[:2]
+        ways = tf.reshape(ways, [batch, count, len(self.indices), 2])
+        points, scores = refine(
+            peaks.points[:, :, tf.newaxis] + ways, *self._candidates(maps), boxes, self.refinement
+        )
+        visible = tf.cast(scores > self.rescoring_threshold, tf.float32)
+        total = tf.reduce_sum(scores * visible, axis=2)
+        mean = tf.math.divide_no_nan(total, tf.reduce_sum(visible, axis=2))
+        return Keypoints(points, scores, mean)
+
+    def _candidates(self, maps: HeadMaps) -> Tuple[tf.Tensor, tf.Tensor]:
+        """The best peaks of each kind: points [B, M, P, 2] and scores [B, M, P]."""
+        options = self.refinement
+        scores = heatmaps.keep_peaks(tf.sigmoid(maps[self._head(HEATMAP)][-1]), options.window)
+        offsets = maps[self._head(OFFSET)][-1]
+        points, values = [], []
+        for k in range(len(self.indices)):
+            peaks = heatmaps.top_pixels(scores[..., k : k + 1], options.num_candidates)
+            own = _pair(offsets, k) if self.has_own_offsets else offsets
+            points.append(peaks.points + heatmaps.values_at(own, peaks.y, peaks.x))
+            values.append(peaks.values)
+        return tf.stack(points, axis=2), tf.stack(values, axis=2)
+
+
+def refine(
+    regressed: tf.Tensor,  # float32 [B, N, P, 2], rows and columns
+    candidates: tf.Tensor,  # float32 [B, M, P, 2]
+    scores: tf.Tensor,  # float32 [B, M, P], of the candidates
+    boxes: tf.Tensor,  # float32 [B, N, 4], of the objects
+    options: Refinement,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Replaces regressed keypoints by candidates that are close: points and their scores."""
+    ways = regressed[:, :, tf.newaxis] - candidates[:, tf.newaxis]  # [B, N, M, P, 2]
+    distances = tf.sqrt(tf.reduce_sum(tf.square(ways), axis=4))
+    all_scores = scores[:, tf.newaxis]
+    distances = tf.where(all_scores < options.least_score, _FAR, distances)
+    ranks = -distances
+    if options.ranking == SCORE_DISTANCE_RATIO:
+        ranks = all_scores / (distances + options.distance_offset)
+    chosen = tf.argmax(ranks, axis=2, output_type=tf.int32)  # [B, N, P]
+    selected = tf.one_hot(chosen, sizes(candidates)[1], axis=2)  # [B, N, M, P]
+    points = tf.einsum("bnmk,bmkc->bnkc", selected, candidates)
+    distance = tf.reduce_sum(selected * distances, axis=2)
+    score = tf.einsum("bnmk,bmk->bnk", selected, scores)
+
+    middles = (boxes[..., :2] + boxes[..., 2:]) / 2.0
+    halves = options.box_scale * (boxes[..., 2:] - boxes[..., :2]) / 2.0
+    low, high = (middles - halves)[:, :, tf.newaxis], (middles + halves)[:, :, tf.newaxis]
+    is_outside = tf.reduce_any((points < low) | (points > high), axis=3)
+    reach = options.search_scale * tf.reduce_max(2.0 * halves, axis=2)[..., tf.newaxis]
+    stays = is_outside | (score < options.least_score) | (distance > reach)
+    return (
+        tf.where(stays[..., tf.newaxis], regressed, points),
+        tf.where(stays, options.unmatched_score, score),
+    )
+
+
+def _pair(maps: tf.Tensor, k: int) -> tf.Tensor:
+    """The two channels of one kind of keypoint."""
+    return maps[..., 2 * k : 2 * k + 2]
+
+
+def _around(
+    points: tf.Tensor, weights: tf.Tensor, radius: int, scene: Scene
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Pixels around points [..., 2]: int32 [..., D, 2], and their weights [..., D].
+
+    Pixels beyond the map have the weight 0.
+    """
+    middles = tf.cast(tf.floor(points), tf.int32)[..., tf.newaxis, :]
+    pixels = middles + tf.constant(heatmaps.disc(radius))
+    is_inside = tf.reduce_all((pixels >= 0) & (pixels < tf.stack(scene.size)), axis=-1)
+    return pixels, tf.cast(is_inside, tf.float32) * weights[..., tf.newaxis]
+
+
+def _inside(scene: Scene) -> tf.Tensor:
+    """1 for the pixels of boxes, else 0: float32 [B, G, h, w]."""
+    low, high = scene.boxes[..., :2], scene.boxes[..., 2:]
+    rows, columns = (
+        tf.cast(
+            (grid >= low[..., axis, tf.newaxis]) & (grid < high[..., axis, tf.newaxis]), tf.float32
+        )
+        for axis, grid in enumerate(tf.range(tf.cast(side, tf.float32)) for side in scene.size)
+    )
+    return rows[..., tf.newaxis] * columns[:, :, tf.newaxis, :]
+
+
+@rules(KeypointEstimation)
+def _check_ranking(config: KeypointEstimation, at: str) -> Iterator[Problem]:
+    if config.candidate_ranking_mode not in RANKINGS:
+        field = f"{at}.candidate_ranking_mode"
+        yield error(
+            field,
+            f"{quoted(config.candidate_ranking_mode)} is not supported yet"
+            f"{nearest(config.candidate_ranking_mode, list(RANKINGS))}",
+            f"use one of {', '.join(RANKINGS)}",
+        )
+
+
+@rules(center_net_pb2.CenterNet)
+def _check_label_map(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
+    if config.keypoint_estimation_task and not config.keypoint_label_map_path:
+        field = f"{at}.keypoint_label_map_path"
+        yield error(field, "is missing", "name the label map, which lists the keypoints of classes")
+
+
+def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
+    """Builds the tasks of a `CenterNet` message.
+
+    Raises ConfigError if its label map lacks a class or a keypoint.
+    """
+    path = config.keypoint_label_map_path
+    if not config.keypoint_estimation_task or path == PLACEHOLDER:
+        return ()
+    label_map = parse_message(
+        files.read_text(path), string_int_label_map_pb2.StringIntLabelMap(), path
+    )
+    items = {item.name: item for item in label_map.item}
+    tasks = []
+    for number, task in enumerate(config.keypoint_estimation_task):
+        at = f"model.center_net.keypoint_estimation_task[{number}]"
+        if task.keypoint_class_name not in items:
+            raise ConfigError.at(
+                f"{at}.keypoint_class_name",
+                f"{quoted(task.keypoint_class_name)} is not in {path}"
+                f"{nearest(task.keypoint_class_name, list(items))}",
+                "name a class of keypoint_label_map_path",
+            )
+        tasks.append(_make_task(task, items[task.keypoint_class_name], config))
+    return tuple(tasks)
+
+
+def _make_task(
+    config: KeypointEstimation,
+    item: string_int_label_map_pb2.StringIntLabelMapItem,
+    model: center_net_pb2.CenterNet,
+) -> KeypointTask:
+    count = len(item.keypoints)
+    offsets = 2 * count if config.per_keypoint_offset else 2
+
+    def head(
+        kind: str,
+        channels: int,
+        params: center_net_pb2.CenterNet.PredictionHeadParams,
+        bias: float = 0.0,
+    ) -> Head:
+        name = f"{config.task_name}/keypoint/{kind}"
+        return make_head(name, channels, params, use_depthwise=model.use_depthwise, bias=bias)
+
+    factor = config.task_loss_weight
+    return KeypointTask(
+        name=config.task_name,
+        class_index=item.id - 1,
+        indices=tuple(point.id for point in item.keypoints),
+        heads=(
+            head(HEATMAP, count, config.heatmap_head_params, config.heatmap_bias_init),
+            head(REGRESSION, 2 * count, config.regress_head_params),
+            head(OFFSET, offsets, config.offset_head_params),
+        ),
+        heatmap_loss=make_classification_loss(config.loss.classification_loss),
+        point_loss=make_localization_loss(config.loss.localization_loss),
+        weights={
+            HEATMAP: factor * config.keypoint_heatmap_loss_weight,
+            OFFSET: factor * config.keypoint_offset_loss_weight,
+            REGRESSION: factor * config.keypoint_regression_loss_weight,
+        },
+        min_iou=model.object_center_params.min_box_overlap_iou,
+        deviations=tuple(
+            config.keypoint_label_to_std.get(point.label, 1.0) for point in item.keypoints
+        ),
+        radius=config.offset_peak_radius,
+        has_own_offsets=config.per_keypoint_offset,
+        refinement=Refinement(
+            num_candidates=config.num_candidates_per_keypoint,
+            least_score=config.keypoint_candidate_score_threshold,
+            window=config.peak_max_pool_kernel_size,
+            unmatched_score=config.unmatched_keypoint_score,
+            box_scale=config.box_scale,
+            search_scale=config.candidate_search_scale,
+            ranking=config.candidate_ranking_mode,
+            distance_offset=config.score_distance_offset,
+        ),
+        clips=config.clip_out_of_frame_keypoints,
+        rescores=config.rescore_instances,
+        rescoring_threshold=config.rescoring_threshold,
+    )

@@ -1,0 +1,178 @@
+"""CenterNet with keypoints: losses and detections of small maps that are made by hand.
+
+Numbers of whole networks are those of `python -m benchmarks.conformance`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from estimator_det.compat import tf, tf1
+from estimator_det.config import pipeline, rules
+from estimator_det.detectors.base import Groundtruth, make_detector
+from estimator_det.detectors.center_net.keypoints import (
+    SCORE_DISTANCE_RATIO,
+    Refinement,
+    refine,
+)
+from estimator_det.errors import ConfigError
+from estimator_det.protos import pipeline_pb2
+from tests.detectors.keypoint_configs import SIDE, small_config
+
+MAP = SIDE // 4
+REFINEMENT = Refinement(4, 0.1, 3, 0.05, 1.2, 0.3, "min_distance", 1.0)
+
+
+def logit(scores: np.ndarray) -> np.ndarray:
+    return np.log(scores / (1.0 - scores)).astype(np.float32)
+
+
+def perfect(config, boxes, classes, keypoints):
+    """Maps that predict an object with keypoints at the center of each box."""
+    detector = make_detector(config, is_training=False)
+    shapes = {head.name: head.num_channels for head in detector._heads}
+    maps = {name: np.zeros([1, MAP, MAP, count], np.float32) for name, count in shapes.items()}
+    for name in ("object_center", "pose/keypoint/heatmap"):
+        if name in maps:
+            maps[name][:] = logit(np.float32(1e-3))
+    for box, class_index, points in zip(boxes, classes, keypoints):
+        top, left, bottom, right = np.array(box) * MAP
+        y, x = (top + bottom) / 2, (left + right) / 2
+        pixel = 0, int(y), int(x)
+        maps["object_center"][(*pixel, class_index)] = logit(np.float32(0.9))
+        maps["box/scale"][pixel] = bottom - top, right - left
+        maps["box/offset"][pixel] = y - int(y), x - int(x)
+        for k, (py, px) in enumerate(np.array(points) * MAP):
+            found = 0, int(py), int(px)
+            maps["pose/keypoint/heatmap"][(*found, k)] = logit(np.float32(0.8))
+            maps["pose/keypoint/offset"][found] = py - int(py), px - int(px)
+            # Half a pixel off, so that the heatmap has something to improve.
+            maps["pose/keypoint/regression"][pixel][2 * k : 2 * k + 2] = (
+                py - int(y) + 0.5,
+                px - int(x),
+            )
+    return detector, {name: (tf.constant(each),) for name, each in maps.items()}
+
+
+BOXES = [[0.1, 0.1, 0.6, 0.5], [0.5, 0.6, 0.9, 0.95]]
+POINTS = [[[0.15, 0.3], [0.3, 0.15], [0.32, 0.45]], np.zeros([0, 2])]
+
+
+def predictions_of(detector, maps):
+    images = tf.zeros([1, SIDE, SIDE, 3])
+    return detector.predict(images)._replace(maps=maps)
+
+
+def run(values):
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        return session.run(values)
+
+
+def test_peaks_become_boxes_and_keypoints():
+    with tf.Graph().as_default():
+        config = small_config()
+        detector, maps = perfect(config, BOXES, [0, 1], POINTS)
+        found = run(detector.postprocess(predictions_of(detector, maps)).to_dict())
+    assert found["num_detections"][0] >= 2
+    order = np.argsort(found["detection_classes"][0][:2])
+    np.testing.assert_allclose(found["detection_boxes"][0][order], BOXES, atol=1e-5)
+    np.testing.assert_allclose(found["detection_scores"][0][:2], 0.9, atol=1e-5)
+    figure, ball = found["detection_keypoints"][0][order]
+    np.testing.assert_allclose(figure, POINTS[0], atol=1e-5)
+    scores = found["detection_keypoint_scores"][0][order]
+    np.testing.assert_allclose(scores, [[0.8] * 3, [0.0] * 3], atol=1e-5)
+    assert (ball == 0).all()  # it has none
+
+
+def test_perfect_maps_have_little_loss_and_others_more():
+    points = np.full([1, 2, 3, 2], np.nan, np.float32)
+    points[0, 0] = POINTS[0]
+    with tf.Graph().as_default():
+        config = small_config()
+        detector, maps = perfect(config, BOXES, [0, 1], POINTS)
+        groundtruth = Groundtruth(
+            boxes=tf.constant([BOXES], tf.float32),
+            classes=tf.eye(2)[tf.newaxis],
+            weights=tf.ones([1, 2]),
+            valid=tf.constant([[True, True]]),
+            keypoints=tf.constant(points),
+        )
+        right = detector.loss(predictions_of(detector, maps), groundtruth)
+        shifted = {
+            name: tuple(tf.roll(each, 1, axis=2) for each in values)
+            for name, values in maps.items()
+        }
+        wrong = detector.loss(predictions_of(detector, shifted), groundtruth)
+        none = detector.loss(
+            predictions_of(detector, maps),
+            groundtruth._replace(valid=tf.constant([[False, False]])),
+        )
+        right, wrong, none = run([right, wrong, none])
+    terms = ("object_center", "box/scale", "box/offset", "pose/keypoint/heatmap")
+    for name in (f"Loss/{term}" for term in terms):
+        assert right.terms[name] < 0.05 * wrong.terms[name]
+    assert right.divisors["Loss/object_center"] == 2
+    assert right.divisors["Loss/pose/keypoint/heatmap"] == 3
+    assert none.terms["Loss/box/scale"] == none.terms["Loss/pose/keypoint/regression"] == 0
+
+
+@pytest.mark.parametrize(
+    ("candidate", "score", "expected"),
+    [
+        ([4.5, 4.0], 0.7, [4.5, 4.0]),  # close
+        ([4.5, 4.0], 0.05, [5.0, 4.0]),  # its score is too low
+        ([9.5, 4.0], 0.7, [5.0, 4.0]),  # outside of the box
+        ([2.0, 7.9], 0.7, [5.0, 4.0]),  # too far
+    ],
+)
+def test_a_candidate_replaces_a_keypoint_only_if_it_is_near(candidate, score, expected):
+    points, scores = refine(
+        tf.constant([[[[5.0, 4.0]]]]),
+        tf.constant([[[candidate]]]),
+        tf.constant([[[score]]]),
+        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
+        REFINEMENT,
+    )
+    np.testing.assert_allclose(points[0, 0, 0], expected)
+    np.testing.assert_allclose(scores[0, 0, 0], score if expected == candidate else 0.05)
+
+
+def test_the_ratio_of_score_and_distance_chooses():
+    arguments = (
+        tf.constant([[[[5.0, 4.0]]]]),
+        tf.constant([[[[5.2, 4.0]], [[5.6, 4.0]]]]),
+        tf.constant([[[0.2], [0.9]]]),
+        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
+    )
+    nearest, _ = refine(*arguments, REFINEMENT)
+    best, _ = refine(*arguments, dataclasses.replace(REFINEMENT, ranking=SCORE_DISTANCE_RATIO))
+    np.testing.assert_allclose([nearest[0, 0, 0, 0], best[0, 0, 0, 0]], [5.2, 5.6])
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ("keypoint_estimation_task[0].predict_depth=true", "keypoint_estimation_task[0]"),
+        (
+            "keypoint_estimation_task[0].candidate_ranking_mode=gaussian_weighted",
+            "keypoint_estimation_task[0].candidate_ranking_mode",
+        ),
+        ("keypoint_label_map_path=", "keypoint_label_map_path"),
+    ],
+)
+def test_what_is_not_supported_is_refused_at_its_field(change, path):
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=small_config())
+    config = pipeline.apply_overrides(config, [f"model.center_net.{change}"])
+    problems = [each for each in rules.check(config) if each.severity == "error"]
+    assert any(path in each.field for each in problems), problems
+
+
+def test_a_class_without_an_entry_is_named():
+    config = small_config()
+    config.center_net.keypoint_estimation_task[0].keypoint_class_name = "figur"
+    with pytest.raises(ConfigError, match=r"'figur' is not in .*did you mean 'figure'"):
+        make_detector(config, is_training=True)
