@@ -171,15 +171,15 @@ class CenterNetDetector:
             fractions = keypoints.points * STRIDE / image_sizes
             if task.clips:
                 fractions = tf.clip_by_value(fractions, 0.0, 1.0)
-            own = tf.ones_like(detections.scores)
+            has_points = tf.ones_like(detections.scores)
             if not is_alone:
-                own = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
-            own *= tf.cast(peaks.values > 0.0, tf.float32)
+                has_points = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
+            has_points *= tf.cast(peaks.values > 0.0, tf.float32)
             places = tf.one_hot(task.indices, total)
-            points += tf.einsum("bnkc,kp,bn->bnpc", fractions, places, own)
-            scores += tf.einsum("bnk,kp,bn->bnp", keypoints.scores, places, own)
+            points += tf.einsum("bnkc,kp,bn->bnpc", fractions, places, has_points)
+            scores += tf.einsum("bnk,kp,bn->bnp", keypoints.scores, places, has_points)
             if task.rescores:
-                factors = tf.where(own > 0.0, keypoints.instance_scores, 1.0)
+                factors = tf.where(has_points > 0.0, keypoints.instance_scores, 1.0)
                 detections = detections._replace(scores=detections.scores * factors)
         return detections._replace(keypoints=points, keypoint_scores=scores)
 

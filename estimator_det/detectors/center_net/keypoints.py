@@ -84,7 +84,7 @@ class KeypointTask:
     point_loss: LocalizationLoss
     weights: Mapping[str, float]  # factors of the terms
     min_iou: float  # IoU that a box keeps within the radius of its Gaussian
-    deviations: Tuple[float, ...]  # of each keypoint's peak, relative to the peak of the object
+    deviations: Tuple[float, ...]  # factors of the object's deviation, for each keypoint
     radius: int  # pixels around a keypoint or center that learn its offset or displacement
     has_own_offsets: bool  # True if each kind of keypoint has offsets of its own
     refinement: Refinement
@@ -123,11 +123,11 @@ class KeypointTask:
         if groundtruth.keypoint_visibilities is not None:
             is_seen &= tf.gather(groundtruth.keypoint_visibilities, self.indices, axis=2)
         classes = tf.argmax(groundtruth.classes, axis=2, output_type=tf.int32)
-        own = scene.weights * tf.cast(tf.equal(classes, self.class_index), tf.float32)
+        own_weights = scene.weights * tf.cast(tf.equal(classes, self.class_index), tf.float32)
         y_center, x_center, heights, widths = geometry.centers_and_sizes(scene.boxes)
         return _Labels(
             tf.where(is_seen[..., tf.newaxis], points * scene.scale, tf.zeros_like(points)),
-            tf.cast(is_seen, tf.float32) * own[..., tf.newaxis],
+            tf.cast(is_seen, tf.float32) * own_weights[..., tf.newaxis],
             tf.stack([y_center, x_center], axis=-1),
             heatmaps.gaussian_deviations(heights, widths, self.min_iou),
         )
@@ -162,7 +162,7 @@ class KeypointTask:
         self, maps: HeadMaps, labels: _Labels, scene: Scene
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Pixels around a keypoint learn the way to it."""
-        pixels, weights = _around(labels.points, labels.weights, self.radius, scene)
+        pixels, weights = _pixels_around(labels.points, labels.weights, self.radius, scene)
         ways = labels.points[:, :, :, tf.newaxis] - tf.cast(pixels, tf.float32)
         values = maps[self._head(OFFSET)]
         if not self.has_own_offsets:
@@ -185,7 +185,7 @@ class KeypointTask:
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Pixels around a center learn the ways to all keypoints of the object."""
         ones = tf.ones_like(scene.weights)
-        pixels, inside = _around(labels.centers, ones, self.radius, scene)
+        pixels, inside = _pixels_around(labels.centers, ones, self.radius, scene)
         middles = tf.cast(pixels, tf.float32)[:, :, :, tf.newaxis]
         ways = labels.points[:, :, tf.newaxis] - middles  # [B, G, D, P, 2]
         weights = inside[..., tf.newaxis] * labels.weights[:, :, tf.newaxis]
@@ -214,8 +214,8 @@ class KeypointTask:
         points, values = [], []
         for k in range(len(self.indices)):
             peaks = heatmaps.top_pixels(scores[..., k : k + 1], options.num_candidates)
-            own = _pair(offsets, k) if self.has_own_offsets else offsets
-            points.append(peaks.points + heatmaps.values_at(own, peaks.y, peaks.x))
+            own_offsets = _pair(offsets, k) if self.has_own_offsets else offsets
+            points.append(peaks.points + heatmaps.values_at(own_offsets, peaks.y, peaks.x))
             values.append(peaks.values)
         return tf.stack(points, axis=2), tf.stack(values, axis=2)
 
@@ -258,7 +258,7 @@ def _pair(maps: tf.Tensor, k: int) -> tf.Tensor:
     return maps[..., 2 * k : 2 * k + 2]
 
 
-def _around(
+def _pixels_around(
     points: tf.Tensor, weights: tf.Tensor, radius: int, scene: Scene
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Pixels around points [..., 2]: int32 [..., D, 2], and their weights [..., D].
