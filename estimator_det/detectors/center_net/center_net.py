@@ -121,9 +121,9 @@ class CenterNetDetector:
             )
             losses = self.objects.loss(predictions.maps, scene)
             for task in self.keypoints:
-                more = task.loss(predictions.maps, scene)
-                losses.terms.update(more.terms)
-                losses.divisors.update(more.divisors)
+                task_losses = task.loss(predictions.maps, scene)
+                losses.terms.update(task_losses.terms)
+                losses.divisors.update(task_losses.divisors)
             return losses
 
     def postprocess(

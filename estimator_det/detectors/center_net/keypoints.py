@@ -63,9 +63,9 @@ class Refinement:
     """Choice between a regressed keypoint and the candidates of a heatmap."""
 
     num_candidates: int
-    least_score: float  # of a candidate
-    window: int  # of a peak
-    unmatched_score: float  # of a keypoint that stays as regressed
+    least_score: float  # the least score of a candidate
+    window: int  # pixels of the window of a peak
+    unmatched_score: float  # score of a keypoint that stays as it was regressed
     box_scale: float  # candidates lie in the box enlarged by this factor
     search_scale: float  # most distance of a candidate, relative to that box's longer side
     ranking: str  # one of RANKINGS
