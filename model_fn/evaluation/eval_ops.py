@@ -82,7 +82,10 @@ _REMEDIES = {
         "a model with masks (faster_rcnn with number_of_stages: 3)",
         "load_instance_masks: true",
     ),
-    "keypoints": ("a model with keypoints (ssd with a keypoint_box_coder)", "num_keypoints"),
+    "keypoints": (
+        "a model with keypoints (center_net with a keypoint_estimation_task)",
+        "num_keypoints",
+    ),
 }
 
 

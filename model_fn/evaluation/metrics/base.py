@@ -301,7 +301,7 @@ def _check_keypoint_metrics(
             field,
             f"asks for metrics of keypoints, and model.{config.model.WhichOneof('model')} finds "
             "boxes only",
-            "remove it, or use ssd with a keypoint_box_coder",
+            "remove it, or use center_net with a keypoint_estimation_task",
         )
     for index, reader in enumerate(config.eval_input_reader):
         if not reader.num_keypoints:
