@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.errors import ConfigError
 from estimator_det.nets import efficientnet
 from estimator_det.nets.necks import bifpn
 
@@ -90,13 +89,3 @@ def test_weights_of_inputs(method, weights, expected, monkeypatch):
         found = session.run(merged[2])
     assert [map_.shape[1] for map_ in maps] == [8, 4, 2]
     np.testing.assert_allclose(found, np.full([1, 4, 4, 4], expected), rtol=1e-6)
-
-
-def test_sizes_must_fit():
-    inputs = [tf.ones([1, side, side, 4]) for side in (9, 5, 3)]
-    with (
-        tf.Graph().as_default(),
-        slim.arg_scope([slim.conv2d, slim.separable_conv2d], activation_fn=None),
-        pytest.raises(ConfigError, match=r"5, 5.*6, 6.*at level 4.*multiple"),
-    ):
-        bifpn.bidirectional_maps([tf.zeros(each.shape) for each in inputs], OPTIONS)

@@ -26,9 +26,9 @@ def test_variables_have_the_names_of_keras():
         "a/BatchNorm/gamma": "model/layer_with_weights-1/gamma",
         "b/biases": "model/layer_with_weights-2/bias",
     }
-    assert object_paths.classifier_paths({"a": "x/y/0", "b": "x/z"}, "x/y") == {
-        "a": "feature_extractor/0"
-    }
+    assert object_paths.classifier_paths(
+        {"a": "x/classification_backbone/0", "b": "x/z"}, "x/"
+    ) == {"a": "feature_extractor/0"}
 
 
 def test_lists_of_necks():

@@ -11,7 +11,7 @@ import pytest
 
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
-from estimator_det.detectors.base import make_preprocessor
+from estimator_det.detectors.base import build_preprocessor
 from estimator_det.errors import (
     CheckpointGoneError,
     ConfigError,
@@ -42,8 +42,9 @@ def test_images_keep_their_size_where_nothing_is_resized(text, size, tmp_path):
     config = pipeline(f"{EXTRACTOR} eval_config {{ {text} }}")
     path = write(tmp_path / "in.record", [example({**BOXES, "image/object/class/label": [2, 1]})])
     config.eval_input_reader[0].tf_record_input_reader.input_path.append(path)
-    preprocess = make_preprocessor(evaluated_model(config))
-    dataset = input_pipeline.create_eval_input_fn(config, preprocess)()
+    preprocess = build_preprocessor(evaluated_model(config))
+    reader = config.eval_input_reader[0]
+    dataset = input_pipeline.build_eval_input_fn(config, preprocess, reader)()
     ((features, labels),) = dataset.as_numpy_iterator()
     assert features["image"].shape == (1, *size, 3)
     assert features["true_image_shape"].tolist() == [[*size, 3]]
