@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests, conformance, training speed and serving on a GPU, in one command of about ten minutes:
+# Tests, conformance, training speed and serving on a GPU, in one command:
 #
 #   CONFIGS=DIR GOLDEN=DIR RECORD=FILE LABEL_MAP=FILE benchmarks/gpu.sh [OUTPUT_DIR]
 #

@@ -42,6 +42,7 @@ class MlflowHook(Hook):
         self._sender = threading.Thread(target=self._send, name=MLFLOW, daemon=True)
         self._context: Optional[RunContext] = None
         self._first_step = self._reported_step = 0
+        self._num_left_out = 0
 
     def begin(self, context: RunContext, step: int) -> None:
         self._context, self._first_step, self._reported_step = context, step, step
@@ -71,7 +72,12 @@ class MlflowHook(Hook):
         self._put(None)
         self._sender.join(_LAST_SECONDS)
         if self._sender.is_alive():
-            _LOG.warning("MLflow has not taken all of this run within %d s", _LAST_SECONDS)
+            _LOG.warning(
+                "MLflow has not taken all of this run within %d s; %d reports more were left out "
+                "while it was behind",
+                _LAST_SECONDS,
+                self._num_left_out,
+            )
 
     def _open(self, context: RunContext) -> None:
         """Continues the entry of the folder, or begins one with the configuration."""
@@ -93,7 +99,7 @@ class MlflowHook(Hook):
         try:
             self._waiting.put_nowait(report)
         except queue.Full:  # the sender has stopped, or the tracker is far behind
-            _LOG.debug("MLflow is behind; a value is left out")
+            self._num_left_out += 1
 
     def _send(self) -> None:
         while report := self._waiting.get():

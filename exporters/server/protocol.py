@@ -116,13 +116,9 @@ def _shown(value: Any) -> str:
 def predictions(rows: Sequence[Outputs], request: PredictRequest) -> str:
     """The answer to a request for predictions."""
     if request.is_by_column:
-        columns = {key: [row[key] for row in rows] for key in rows[0]}
-        return json.dumps({"outputs": {k: _listed(each) for k, each in columns.items()}})
+        columns = {key: [_plain(row[key]) for row in rows] for key in rows[0]}
+        return json.dumps({"outputs": columns})
     return json.dumps({"predictions": [{k: _plain(v) for k, v in row.items()} for row in rows]})
-
-
-def _listed(values: Sequence[Any]) -> List[Any]:
-    return [_plain(value) for value in values]
 
 
 def _plain(value: Any) -> Any:

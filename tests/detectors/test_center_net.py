@@ -35,8 +35,11 @@ def small_config(*overrides: str) -> pipeline_pb2.TrainEvalPipelineConfig:
     return pipeline.apply_overrides(config, [f"model.center_net.{line}" for line in overrides])
 
 
-NAMES = ("own_centernet_mobilenet_v2_512x512",)
+NAMES = ("own_centernet_mobilenet_v2_fpn_512x512_kpts",)
 SLOW_NAMES = (
+    "own_centernet_mobilenet_v2_512x512",
+    "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
+    "centernet_resnet50_v2_512x512_kpts_coco17_tpu-8",
     "own_centernet_resnet101_v1_fpn_512x512",
     "centernet_hourglass104_512x512_coco17_tpu-8",
 )
@@ -125,6 +128,23 @@ def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
 def test_what_cannot_be_built_is_refused(override, field, message):
     problems = {each.field: each.message for each in rules.check(small_config(override))}
     assert message in problems[f"model.center_net.{field}"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_steps", "checkpoint", "is_warned"),
+    [
+        ("mobilenet_v2", 2_000, "", True),
+        ("mobilenet_v2", 2_000, "a", False),
+        ("mobilenet_v2", 20_000, "", False),
+        ("resnet_v1_50_fpn", 2_000, "", False),
+    ],
+)
+def test_a_training_that_is_too_short_for_batch_norm(kind, num_steps, checkpoint, is_warned):
+    config = small_config(f"feature_extractor.type={kind}")
+    config.train_config.num_steps = num_steps
+    config.train_config.fine_tune_checkpoint = checkpoint
+    messages = [problem.message for problem in rules.check(config)]
+    assert any("averages of batch norm" in message for message in messages) == is_warned
 
 
 def test_an_hourglass_has_no_classifier():

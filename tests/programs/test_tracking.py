@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import re
 import threading
 
 import pytest
@@ -83,6 +84,8 @@ def test_a_tracker_that_is_down_or_slow_ends_nothing(mlflow, tmp_path, monkeypat
     _train(tmp_path, range(5000))
     waits.set()
     assert "MLflow has not taken all of this run" in caplog.text
+    (count,) = re.findall(r"(\d+) reports more were left out", caplog.text)
+    assert 1_000 < int(count) < 2_500
 
 
 def test_mlflow_is_missing(monkeypatch):
