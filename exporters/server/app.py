@@ -10,7 +10,6 @@ import base64
 import concurrent.futures
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import hmac
 import html
@@ -209,23 +208,31 @@ class Server:
 
     async def _detect(self, request: Request) -> Response:
         with self._admitted():
-            passes = self._filter_of(request)  # before the body: a typing mistake is found at once
+            # Before the body, so that a typing mistake is found at once.
+            passes = await self._in_pool(self._filter_of, request)
             started = time.perf_counter()
             encoded = await self._image_file(request)
             received = time.perf_counter()
             run = await self._run(encoded)
-            detections = run.version.detector.detections_of(run.outputs, run.image_size)
-            answer = {
-                "model": self._name,
-                "version": run.version.number,
-                "height": run.image_size[0],
-                "width": run.image_size[1],
+            times = {
                 "milliseconds": round(1000 * (time.perf_counter() - received), 1),
                 "upload_milliseconds": round(1000 * (received - started), 1),
-                "detections": json_entries(passes.apply(detections)),
             }
-            text = await self._in_pool(functools.partial(json_lines.dumps, answer))
+            text = await self._in_pool(self._answer, run, passes, times)
         return Response(text, media_type="application/json")
+
+    def _answer(self, run: _Run, passes: Filter, times: Dict[str, float]) -> str:
+        """The detections as JSON. Masks take time, so it runs beside the event loop."""
+        detections = run.version.detector.detections_of(run.outputs, run.image_size)
+        answer = {
+            "model": self._name,
+            "version": run.version.number,
+            "height": run.image_size[0],
+            "width": run.image_size[1],
+            **times,
+            "detections": json_entries(passes.apply(detections)),
+        }
+        return json_lines.dumps(answer)
 
     def _filter_of(self, request: Request) -> Filter:
         """`?threshold=0.5|auto&classes=cat,dog`."""
