@@ -19,6 +19,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import itertools
 from typing import Any, Callable, Counter, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -151,18 +152,18 @@ class Guard:
     def _read_rest(self, file: int, offset: int) -> Tuple[np.ndarray, np.ndarray, np.int64]:
         """The results of `ReadRest`; a rest that cannot be read is a record at offset ~begin."""
         path, begin = self._paths[file], int(offset)
-        if begin == NO_MORE or self._ends.get(path) == begin:
-            block = tfrecord.Block([], [], begin)
-        else:
-            block = tfrecord.Block([b""], [~begin], NO_MORE)
+        contents, begins, end = [], [], begin
+        if begin != NO_MORE and self._ends.get(path) != begin:
+            contents, begins, end = [b""], [~begin], NO_MORE
             with contextlib.suppress(OSError, tf.errors.OpError):
-                rest = tfrecord.read_block(path, begin, BLOCK)
-                if not rest.records:
+                rest = list(itertools.islice(tfrecord.read_frames(path, begin), BLOCK))
+                if not rest:
                     self._ends[path] = begin
-                if not rest.records or not tfrecord.compression_of(path):
-                    block = rest
-        contents = [b"" if isinstance(record, Damage) else record for record in block.records]
-        return np.array(contents, object), np.array(block.offsets, np.int64), np.int64(block.end)
+                if not rest or not tfrecord.compression_of(path):
+                    contents = [b"" if isinstance(record, Damage) else record for _, record in rest]
+                    begins = [frame.offset for frame, _ in rest]
+                    end = rest[-1][0].end if rest else begin
+        return np.array(contents, object), np.array(begins, np.int64), np.int64(end)
 
     def _report_losses(self, numbers: np.ndarray, locations: np.ndarray) -> bytes:
         """Reports the last records of the data; returns why the run must stop, or b""."""

@@ -58,8 +58,8 @@ _TRAIN_FIELDS = tuple(
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainInputOptions:
-    """Place of a training dataset in its run; the default is one process that starts at step 0."""
+class InputPlace:
+    """Place of a dataset in its run; the default is one process that starts at step 0."""
 
     cursor: Optional[DataCursor] = None  # state to start from, updated; None: the first record
     # The dataset runs on another machine, without Python; see `inputs.guard`.
@@ -93,7 +93,7 @@ def create_train_input_fn(
         pipeline_config: Its model, train_config and train_input_reader are read at the call.
         preprocess: The detector's: float32 [B, h, w, C] -> inputs [B, H, W, C], true_shapes [B, 3].
         seed: Makes order and augmentation repeatable; None draws another one at each call.
-        **options: Fields of `TrainInputOptions`.
+        **options: Fields of `InputPlace`.
 
     Returns:
         `input_fn(params=None, input_context=None)` -> dataset of (features, labels);
@@ -120,20 +120,18 @@ def build_train_input_fn(
     **options: Any,
 ) -> InputFn:
     """`create_train_input_fn` of a configuration without errors, whose label map may be read."""
-    run = TrainInputOptions(**options)
+    place = InputPlace(**options)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
 
     def input_fn(params: Optional[Params] = None, input_context: Any = None) -> tf.data.Dataset:
         batch_size = _batch_size(params, train.batch_size)
-        images = run.images_per_step or batch_size
-        batch_size, shard = _share(batch_size, input_context, run.shard)
+        images = place.images_per_step or batch_size
+        batch_size, shard = _share(batch_size, input_context, place.shard)
         # Without a number of the reader, the deprecated one of train_config counts.
         limits = reader if reader.HasField("max_number_of_boxes") else train
         collate = _collate_options(
             pipeline_config,
             pipeline_config.model,
-            TRAIN_READER,
-            reader,
             preprocess,
             max_boxes=limits.max_number_of_boxes,
             retain_original_image=train.retain_original_images,
@@ -146,14 +144,14 @@ def build_train_input_fn(
             _policy(reader, collate, label_map),
             make_steps(train.data_augmentation_options),
             batch_size,
-            first_step=run.first_step,
+            first_step=place.first_step,
             images_per_step=images if input_context is None else images // shard[0],
         )
         order = Order(
             derived_seed(seed, OF_WORKER, shard[1]), reader.num_epochs or None,
             reader.sample_1_of_n_examples, shard, reader.drop_remainder,
         )  # fmt: skip
-        return _batches(examples, order, fault_log, run, predicts_masks(pipeline_config.model))
+        return _batches(examples, order, fault_log, place, predicts_masks(pipeline_config.model))
 
     return input_fn
 
@@ -266,8 +264,6 @@ def build_eval_input_fn(
         collate = _collate_options(
             pipeline_config,
             evaluated_model(pipeline_config),
-            path,
-            reader,
             preprocess,
             max_boxes=reader.max_number_of_boxes,
             retain_original_image=evaluation.retain_original_images,
@@ -281,7 +277,7 @@ def build_eval_input_fn(
         drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         order = Order(DEFAULT_EVAL_SEED, passes, every, shard, drops)
         needs_masks = predicts_masks(pipeline_config.model)
-        dataset = _batches(examples, order, fault_log, TrainInputOptions(), needs_masks)
+        dataset = _batches(examples, order, fault_log, InputPlace(), needs_masks)
         # The first images are read while TensorFlow prepares the graph that evaluates them.
         options = tf.data.Options()
         options.experimental_warm_start = True
@@ -294,7 +290,7 @@ def _batches(
     examples: ExampleOptions,
     order: Order,
     fault_log: Optional[FaultLog],
-    run: TrainInputOptions,
+    place: InputPlace,
     needs_masks: bool,
 ) -> tf.data.Dataset:
     """The input pipeline, step by step."""
@@ -302,23 +298,24 @@ def _batches(
 
     # List the files; a sample shows if the label map or the masks cannot be right.
     files = list_files(reader, examples.policy, log)
-    _check_first_records(examples, files, needs_masks, run)
-    if run.on_split is not None and order.shard[0] > 1:
-        run.on_split(sharding.WorkerParts(order.shard[0], list(filter(None, files.streams))))
-    start = (run.cursor or DataCursor()).begin(order.seed, order_fingerprint(reader, files, order))
+    _check_first_records(examples, files, needs_masks, place)
+    if place.on_split is not None and order.shard[0] > 1:
+        place.on_split(sharding.WorkerParts(order.shard[0], list(filter(None, files.streams))))
+    fingerprint = order_fingerprint(reader, files, order)
+    start = (place.cursor or DataCursor()).begin(order.seed, fingerprint)
 
     # AUTOTUNE may decode too few images at once; but another machine's CPUs are not known here.
-    cpus = available_cpus() if run.has_python else tf.data.AUTOTUNE
+    cpus = available_cpus() if place.has_python else tf.data.AUTOTUNE
     num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
     steps = ExampleSteps(examples, start)
     guard: Union[Guard, GraphGuard]
-    if run.has_python:
+    if place.has_python:
         guard = Guard(files.paths, examples.policy, log, steps.retry)
     else:
         guard = GraphGuard(files.paths)
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
-    if run.data_service is None:
+    if place.data_service is None:
         dataset = record_dataset(reader, files, guard.read_rest, order, start)
         # The number of a record is the seed of its augmentation.
         dataset = dataset.enumerate(start.count)
@@ -342,16 +339,16 @@ def _batches(
     # Batch, report corrected boxes, prefetch. One call at a time, but beside the other stages.
     dataset = dataset.batch(examples.batch_size, drop_remainder=order.drop_remainder)
     dataset = dataset.map(check, num_parallel_calls=1, deterministic=True)
-    if run.data_service is not None:
-        dataset = splits.distributed(dataset, run.data_service)
+    if place.data_service is not None:
+        dataset = splits.distributed(dataset, place.data_service)
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     options = tf.data.Options()
-    options.autotune.enabled = not run.has_python
+    options.autotune.enabled = not place.has_python
     return dataset.with_options(options)
 
 
 def _check_first_records(
-    examples: ExampleOptions, files: Files, needs_masks: bool, run: TrainInputOptions
+    examples: ExampleOptions, files: Files, needs_masks: bool, place: InputPlace
 ) -> None:
     reader = examples.reader
     check_class_names(reader, files.paths, examples.policy.label_map)
@@ -360,7 +357,7 @@ def _check_first_records(
     if needs_masks:
         check_masks(files.paths)
     if reader.cache == input_reader_pb2.MEMORY:
-        if not run.has_python:
+        if not place.has_python:
             raise ConfigError.at(
                 f"{TRAIN_READER}.cache",
                 "is MEMORY, and the images are decoded on other machines",
@@ -380,8 +377,6 @@ def decoded_at_once(reader: input_reader_pb2.InputReader, batch_size: int, defau
 def _collate_options(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     model: model_pb2.DetectionModel,
-    path: str,
-    reader: input_reader_pb2.InputReader,
     preprocess: Preprocess,
     **options: Any,
 ) -> CollateOptions:

@@ -7,10 +7,7 @@ an image may be mixed with.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Dict, NamedTuple, Optional
-
-if TYPE_CHECKING:
-    pass
+from typing import Dict, NamedTuple, Optional
 
 
 class FeatureSpec(NamedTuple):

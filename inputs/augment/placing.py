@@ -8,6 +8,7 @@ from estimator_det.compat import tf
 from inputs.augment.crop import crop, window_at
 from inputs.augment.geometry import resize
 from inputs.augment.pad import pad
+from inputs.decoding.box_rules import TENSORFLOW, mask_extents
 from inputs.sample import Sample
 
 
@@ -59,18 +60,9 @@ def place(
 
 
 def mask_boxes(masks: tf.Tensor) -> tf.Tensor:
-    """Smallest boxes, float32 [n, 4] normalized yxyx, around masks [n, h, w] above 0.
+    """Smallest boxes, float32 [n, 4] normalized yxyx, around masks [n, h, w] of 0 and 1.
 
-    Zeros for an empty mask.
+    The box of an empty mask is zeros.
     """
-    is_object = masks > 0
-    sides = []
-    for axis in (2, 1):
-        is_used = tf.reduce_any(is_object, axis=axis)
-        length = tf.shape(is_used)[1]
-        places = tf.range(length)
-        low = tf.reduce_min(tf.where(is_used, places, length), axis=1)
-        high = tf.reduce_max(tf.where(is_used, places + 1, 0), axis=1)
-        pair = tf.stack([tf.minimum(low, high), high], axis=1)
-        sides.append(tf.cast(pair, tf.float32) / tf.cast(length, tf.float32))
-    return tf.stack([sides[0][:, 0], sides[1][:, 0], sides[0][:, 1], sides[1][:, 1]], axis=1)
+    boxes = mask_extents(masks, TENSORFLOW).boxes
+    return tf.where(tf.reduce_all(boxes[:, :2] < boxes[:, 2:], 1, keepdims=True), boxes, 0.0)

@@ -1,7 +1,7 @@
 """Examines one serialized record in Python: all its faults, with their values.
 
 The input pipeline examines only records that it could not use, since this is slow; `check-data`
-examines all records. Descriptions, actions and rules are those of the pipeline: see
+examines all records. The pipeline has the same descriptions, actions and rules: see
 `inputs.bad_records.kinds`, `inputs.decoding.box_rules` and `inputs.decoding.example`.
 """
 
@@ -44,7 +44,7 @@ _FIELDS = {tf.string: "bytes_list", tf.int64: "int64_list", tf.float32: "float_l
 def examine_record(serialized: bytes, policy: BadRecordPolicy) -> Examined:
     """All faults of a record, and the boxes that training uses.
 
-    In a sequence every frame is examined, or only that of `frame_index`; `boxes` has the boxes of
+    In a sequence every frame is examined, or only frame `frame_index`; `boxes` has the boxes of
     all examined frames.
     """
     examined = Examined(policy)

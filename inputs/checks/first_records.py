@@ -1,8 +1,8 @@
 """Checks of a sample of the records before training: class names, masks, and room for a cache.
 
 Decoding drops boxes of unknown names, since this allows training on some classes of a data set.
-With a wrong label map it would drop all boxes. A box without a mask gets an empty one; without any
-mask, a model would learn that all are empty.
+With a wrong label map it would drop all boxes. A box without a mask gets an empty mask; without any
+mask in the records, a model would learn empty ones.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from inputs.records.stream import find_files, input_patterns
 from inputs.records.tfrecord import Damage, sample_records
 
 NUM_RECORDS = 64  # some megabytes at most; enough to meet the common classes
-NUM_PLACES = 16  # from which they are read: a file may be sorted by class
-NUM_FILES = 64  # at most, since remote storage takes long to open one
+NUM_PLACES = 16  # places in the files: a file may be sorted by class
+NUM_FILES = 64  # most files of a sample, since remote storage takes long to open one
 NUM_SHOWN = 5
 NUM_CHANNELS = 3
 CACHE_SHARE = 0.5  # share of the memory that the cache may fill

@@ -1,12 +1,12 @@
 """Decodes single images in Python as the pipeline does, and finds JPEGs whose data end too early.
 
-`decode_pixels` is for every program that reads image files, so that a picture has the same pixels
-in all of them: docs/image_formats.md is the table of formats.
+Every program reads image files by `decode_pixels`, so that all see the same pixels:
+docs/image_formats.md is the table of formats.
 
-libjpeg completes such images with grey. It prints a warning to standard error, which names no file
-and which neither TensorFlow nor Pillow passes on. But an image that lacks data shows other pixels
-once data are added behind them; in a whole image, nothing reads them. Missing later scans of a
-progressive JPEG, which are details, are not found.
+libjpeg fills the missing part of a JPEG with grey. It only prints a warning to standard error,
+without the name of the file. But data that are added at the end change the pixels of an image that
+lacks data; in a whole image, nothing reads them. Missing later scans of a progressive JPEG, which
+are details, are not found.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def decode_size(encoded: bytes) -> Any:
 def decoding_problem(encoded: bytes) -> str:
     """The reason why TensorFlow cannot decode an image; "" if it can.
 
-    Faster than `decode_size` for a JPEG, of which one pixel in 64 is computed.
+    Faster than `decode_size` for a JPEG: it computes one pixel in 64.
     """
     decoder = _image_decoder(os.getpid())
     try:

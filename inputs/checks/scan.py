@@ -23,7 +23,7 @@ from inputs.records.stream import input_patterns, match_files
 
 RECORDS_PER_TASK = 64  # in files whose records can be read in any order
 
-# Examining these takes less time than starting another process, which takes seconds of a CPU.
+# Examining so much takes less time than starting another process, which takes seconds of a CPU.
 FEW_BYTES = 40_000_000
 
 
@@ -170,5 +170,5 @@ def _examine(policies: Dict[str, BadRecordPolicy], task: ScanTask) -> Scan:
 
 
 def _is_sequential(path: str) -> bool:
-    """True unless records can be read from any one on: of a remote or compressed file."""
+    """True for a remote or compressed file, which is read from its beginning."""
     return files.is_remote(path) or tfrecord.compression_of(path) != ""

@@ -1,7 +1,7 @@
 """Statistics of a data set: sizes, shapes and classes of images and boxes, with NumPy alone.
 
-Each process makes `Columns` of the images it has read; those of all are joined in a
-fixed order, so that the numbers do not depend on timing. Letters: N images, M boxes.
+Each process collects `Columns` of its images. They are joined in a fixed order, so that the numbers
+do not depend on timing. Letters: N images, M boxes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Columns(NamedTuple):
     """The images and boxes of some records: a row for each image, and a row for each box."""
 
     sizes: np.ndarray  # int32 [N, 2], height and width in pixels
-    source_ids: List[str]  # N of them
+    source_ids: List[str]  # one for each image
     images: np.ndarray  # int64 [M], the row of each box's image
     boxes: np.ndarray  # float32 [M, 4], yxyx normalized to the image
     class_ids: np.ndarray  # int32 [M]
@@ -42,15 +42,15 @@ class Columns(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """Ranges of a quantity, by which boxes or images are counted."""
+    """Ranges of a quantity; boxes or images are counted in each."""
 
     title: str
     unit: str  # name of the counted things
     names: Tuple[str, ...]  # one for each range
-    edges: Tuple[float, ...]  # between them; each belongs to the range above
+    edges: Tuple[float, ...]  # between the ranges; each edge belongs to the range above
 
     def histogram(self, values: np.ndarray) -> np.ndarray:
-        """Values of the quantity -> int64, how many lie in each range."""
+        """Values of the quantity -> int64, number of values in each range."""
         return np.bincount(np.digitize(values, self.edges), minlength=len(self.names))
 
 
@@ -134,7 +134,7 @@ def first_boxes(columns: Columns, max_boxes: int) -> Columns:
 
 
 def ranks(columns: Columns) -> np.ndarray:
-    """int64 [M]: how many boxes of the same image come before each box."""
+    """int64 [M]: number of earlier boxes in the image of each box."""
     counts = boxes_per_image(columns)
     starts = np.cumsum(counts) - counts
     return np.arange(columns.num_boxes) - starts[columns.images]
@@ -171,7 +171,7 @@ def fine_sides(pixels: np.ndarray) -> np.ndarray:
 
 
 def centres(boxes: np.ndarray, cells: int) -> np.ndarray:
-    """Boxes [M, 4] -> [cells, cells], how many have their centre in each part of the image."""
+    """Boxes [M, 4] -> [cells, cells], number of centres of boxes in each part of the image."""
     middle = np.clip((boxes[:, :2] + boxes[:, 2:]) / 2, 0, 1)
     return np.histogram2d(middle[:, 0], middle[:, 1], bins=cells, range=[[0, 1], [0, 1]])[0]
 
@@ -237,9 +237,9 @@ def count_columns(columns: Columns, resized_boxes: Optional[np.ndarray] = None) 
 
 
 def count_faults(faults: Iterable[SourceFault], tally: Optional[Tally] = None) -> Tally:
-    """Kind and action with a space between -> how many, and the first of them as sentences.
+    """Kind and action with a space between -> number of faults, and the first as sentences.
 
-    Adds them to `tally` if it is given.
+    They are added to `tally`, if there is one.
     """
     tally = {} if tally is None else tally
     for fault in faults:

@@ -1,9 +1,10 @@
 """Converts a data set to sharded record files: two passes, several processes, resumable.
 
-The first pass (`index`) describes the images of each shard in a file; the second one (`shards`)
-makes the shards in the same folder of temporary files. When all are whole they are moved out of
-it, and it is deleted. A conversion that was killed repeats the first pass, and keeps the
-shards whose descriptions and options are the same. No byte depends on the number of processes.
+The first pass (`index`) writes a file of descriptions of each shard's images to a temporary folder;
+the second pass (`shards`) writes the shards beside them. When all shards are whole, they move to
+the output folder, and the temporary folder is deleted. A conversion that was killed repeats the
+first pass, and keeps each shard whose descriptions and options have not changed. No byte depends on
+the number of processes.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def convert(
 
 
 def _run(job: ConversionJob, jobs: int) -> Iterator[ShardResult]:
-    """In processes of this machine, or in this one."""
+    """Converts all shards in this process, or in several on this machine."""
     numbers = range(job.num_shards)
     if jobs <= 1 or len(numbers) == 1:
         return (shards.convert_shard(job, shard) for shard in numbers)
@@ -215,7 +216,7 @@ def _record_files(options: ConvertOptions) -> List[str]:
 
 
 def _check_free(options: ConvertOptions, work_dir: str) -> None:
-    """Refuses to replace records; those that a killed conversion moved to their place go back."""
+    """Refuses to replace records, and takes back what a killed conversion had published."""
     records = _record_files(options)
     marker = os.path.join(work_dir, PUBLISHING)
     if os.path.exists(marker):
@@ -236,7 +237,7 @@ def _check_free(options: ConvertOptions, work_dir: str) -> None:
 
 
 def _is_own(output_dir: str) -> bool:
-    """True if a conversion wrote the folder's contents; one without marker left its report."""
+    """True if a conversion wrote the folder's contents; older releases left a report, no marker."""
     names = (ownership.marker("convert"), "convert_report.json")
     return any(os.path.exists(os.path.join(output_dir, name)) for name in names)
 
@@ -244,7 +245,7 @@ def _is_own(output_dir: str) -> bool:
 def _check_faults(
     options: ConvertOptions, work_dir: str, faults: Tally, splits: Optional[Tally] = None
 ) -> None:
-    """Removes all that was written, and raises an error of all faults, if there is a reason.
+    """If faults stop the conversion, removes all files and raises an error that lists the faults.
 
     Args:
         splits: Counts of what is converted; None if the source has no image or no class.
@@ -299,7 +300,7 @@ def _classes(
 ) -> Tuple[str, Dict[int, str], Dict[str, int]]:
     """Path of the label map, id -> name, and name -> id of all names that it knows.
 
-    A new label map has the ids of the source, else those of the sorted names from 1.
+    A new label map has the ids of the source; without ids, the sorted names count from 1.
     """
     if options.label_map:
         existing = read_label_map(options.label_map)
@@ -373,7 +374,7 @@ def _publish(
     files.write_text(marker, "")
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
         os.replace(*job.record_files(split.name, shard))
-    # One of the same classes that somebody else wrote may have more fields.
+    # A label map of the same classes by another program may have more fields.
     if not options.label_map and (is_own or not os.path.exists(label_map)):
         points = {number: source.keypoints.get(name, ()) for number, name in names.items()}
         writer.write_label_map(names, label_map, points)

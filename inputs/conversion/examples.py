@@ -25,7 +25,7 @@ from inputs.conversion.objects import (
 from inputs.datasets import writer
 from inputs.datasets.source import DROPPED, KEPT, SKIPPED, AnnotatedImage, SourceFault
 
-# Keys that training does not read: what the source knows and records have no key for, as JSON.
+# Keys that training does not read: JSON of values of the source that have no other key.
 IMAGE_FIELDS = "image/source_fields"
 OBJECT_FIELDS = "image/object/source_fields"
 MOST_DECIMALS = 9
@@ -35,7 +35,7 @@ class Converted(NamedTuple):
     """A record and what is reported about it."""
 
     serialized: bytes  # b"" if the image cannot be used
-    faults: List[SourceFault]  # with actions other than STOPPED, as if no fault stopped
+    faults: List[SourceFault]  # with their actions if no fault stops the conversion
     sha256: str = ""  # digest of the image's original bytes
     row: Optional[ImageRow] = None  # for statistics; None if the image cannot be used
     is_encoded_again: bool = False
@@ -55,16 +55,16 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
             content = file.read()
         checked = images.check_image(content, options.image)
         if options.image.verify == images.DECODE and lacks_data(content):
-            faults.append(_of_image(image, "corrupt_image", END_TOO_EARLY, KEPT))
+            faults.append(_image_fault(image, "corrupt_image", END_TOO_EARLY, KEPT))
         _check_size(image, checked)
     except ImageFault as fault:
         message = str(fault)
         if fault.kind == "exif_rotation" and None not in (image.width, image.height):
             message += f"; the annotation gives {image.width} x {image.height}"
-        return Converted(b"", [*faults, _of_image(image, fault.kind, message)])
+        return Converted(b"", [*faults, _image_fault(image, fault.kind, message)])
     except OSError as error:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
-        return Converted(b"", [*faults, _of_image(image, "no_image", message)])
+        return Converted(b"", [*faults, _image_fault(image, "no_image", message)])
     size = checked.size
     objects, object_faults = check_objects(image, size, options)
     labels, unknown = _image_labels(image, options.ids)
@@ -86,7 +86,9 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     )
 
 
-def _of_image(image: AnnotatedImage, kind: str, message: str, action: str = SKIPPED) -> SourceFault:
+def _image_fault(
+    image: AnnotatedImage, kind: str, message: str, action: str = SKIPPED
+) -> SourceFault:
     name = f"{quoted(image.image)}: " if quoted(image.image) not in message else ""
     return SourceFault(kind, image.file, image.line, name + message, action)
 
@@ -114,7 +116,7 @@ def _annotations(
     keypoint_names: Mapping[str, Sequence[str]],
 ) -> writer.Annotations:
     def column(name: str, default: Any) -> Any:
-        """A value for each object, if any of them has one."""
+        """A value for each object; None if no object has one."""
         values = [getattr(sound.annotated, name) for sound in objects]
         if all(value is None for value in values):
             return None
@@ -158,7 +160,7 @@ def _keypoints(
 ) -> Tuple[Optional[np.ndarray], Optional[np.ndarray]]:
     """[n, P, 2] y and x as fractions, NaN where absent, and visibilities [n, P]; or None twice.
 
-    `sides` are what y and x are divided by.
+    y and x are divided by `sides`.
     """
     most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
     if not most:
@@ -173,12 +175,12 @@ def _keypoints(
 def _image_labels(
     image: AnnotatedImage, ids: Mapping[str, int]
 ) -> Tuple[Dict[str, List[Any]], List[SourceFault]]:
-    """Keys of the whole image's labels; those of unknown classes are left out and reported."""
+    """Labels of the whole image by key, and faults of unknown classes, which are left out."""
     known = [(name, score) for name, score in image.image_classes if name in ids]
     named = [name for name, _ in image.image_classes]
     named += [*image.absent_classes, *image.incomplete_classes]
     faults = [
-        _of_image(image, "unknown_text", f"the class of the image is {quoted(name)}", DROPPED)
+        _image_fault(image, "unknown_text", f"the class of the image is {quoted(name)}", DROPPED)
         for name in dict.fromkeys(named)
         if name not in ids
     ]
@@ -209,7 +211,7 @@ def _other_fields(
 def _object_fields(
     image: AnnotatedImage, sound: SoundObject, size: Tuple[int, int]
 ) -> Dict[str, Any]:
-    """Values that the keys of a record do not contain, or only rounded."""
+    """Values for which a record has no key, or which it has only rounded."""
     annotated = sound.annotated
     fields = dict(annotated.fields or {})
     if fields.get("bbox") == box_from_stored(sound.box, *size):

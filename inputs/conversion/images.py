@@ -1,4 +1,4 @@
-"""Image files of a data set: verified, and encoded again only when that is asked for."""
+"""Image files of a data set: verified, and encoded again only on request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DECODE, HEADER = "decode", "header"
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """How images are checked and changed."""
+    """Checks and changes of images."""
 
     verify: str = DECODE  # the whole image; HEADER: its header and its end
     exif: str = REFUSE  # action for an image that its EXIF data rotate
@@ -44,7 +44,7 @@ class ImageOptions:
 
 
 class ImageFault(Exception):
-    """An image, or an object of it, that cannot be used."""
+    """An image, or one of its objects, cannot be used."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)

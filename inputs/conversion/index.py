@@ -32,7 +32,7 @@ from inputs.datasets.source import (
 
 HASHED_AT_ONCE = 1024  # images
 READ_AT_ONCE = 2**20  # bytes
-TAIL = 4096  # bytes, which differ between images that are not copies, with few exceptions
+TAIL = 4096  # last bytes of a file, which are rarely equal unless the images are copies
 MAX_CLASSES = 100_000
 
 _TABLE = """
@@ -49,11 +49,11 @@ class Index(NamedTuple):
     """The result of the first pass."""
 
     database: sqlite3.Connection  # has the images until `write_entries`
-    num_images: int  # that remain
+    num_images: int  # images that remain
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
     faults: Tally  # counts of the faults in `faults_file`
-    dropped: Tally  # faults of objects that are left out of images that remain
+    dropped: Tally  # faults of objects that are left out of the remaining images
 
 
 def build(
@@ -106,7 +106,7 @@ def build(
             if len(names) > MAX_CLASSES:
                 raise UsageError(
                     f"{image.file}: the source has more than {MAX_CLASSES:,} different classes; "
-                    "name those that you need with --label_map"
+                    "name the classes that you need with --label_map"
                 )
         for fault in lists.unused():
             report(fault)
@@ -116,7 +116,7 @@ def build(
 
 
 def write_entries(index: Index, files: Sequence[str]) -> None:
-    """Writes the images to files of descriptions, as many to each, in the order of the source."""
+    """Writes descriptions of the images in the source's order, the same number to each file."""
     total = index.num_images
     rows = index.database.execute("SELECT split, size, changed, text FROM images ORDER BY position")
     for number, path in enumerate(files):

@@ -20,14 +20,14 @@ _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """How descriptions become records."""
+    """Options of records."""
 
     images: str  # real folder of the images
     ids: Mapping[str, int]  # class name -> id of the label map
     image: ImageOptions = field(default_factory=ImageOptions)
-    masks: bool = False  # whether masks are written
+    masks: bool = False  # True to write masks
     mask_images: str = ""  # real folder of masks that are files
-    clip_boxes: bool = False  # clips boxes to the image, and drops what has nothing in it
+    clip_boxes: bool = False  # clips boxes to the image, and drops boxes outside of it
     keypoints: Mapping[str, Sequence[str]] = field(default_factory=dict)  # see `Source`
 
 
@@ -42,7 +42,7 @@ class SoundObject(NamedTuple):
 
 
 def has_mask(annotated: AnnotatedObject) -> bool:
-    """Whether the source gives a mask."""
+    """True if the source has a mask of the object."""
     return any(
         x is not None for x in (annotated.polygons, annotated.run_lengths, annotated.mask_file)
     )
@@ -136,7 +136,7 @@ def _box(
     image: AnnotatedImage,
     size: Tuple[int, int],
 ) -> np.ndarray:
-    """float64 [4] as fractions: the given box, or the one around polygons or mask."""
+    """float64 [4] as fractions: the source's box, or the box around polygons or mask."""
     box, normalized = annotated.box, image.normalized
     if box is None and annotated.polygons is not None:
         box = masks.polygon_extent(annotated.polygons)
@@ -160,7 +160,7 @@ def _box_faults(boxes: Sequence[np.ndarray]) -> List[str]:
 
 
 def _with_box(sound: SoundObject, box: np.ndarray) -> SoundObject:
-    """Without the box that the source has, which it no longer is."""
+    """The object with another box, without the box of the source."""
     fields = {key: value for key, value in (sound.annotated.fields or {}).items() if key != "bbox"}
     return sound._replace(box=box, annotated=sound.annotated._replace(fields=fields))
 
@@ -189,7 +189,7 @@ def _pixels(box: Any) -> str:
 
 
 def _with_sound_keypoints(objects: List[SoundObject], report: Any) -> List[SoundObject]:
-    """Without objects whose lists of keypoints are not whole, of several lengths, or not valid."""
+    """Drops and reports objects whose keypoints are not valid, or fewer than another object has."""
     most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
     kept = []
     for sound in objects:

@@ -1,7 +1,7 @@
 """The second pass over a data set: one shard of every split from one file of descriptions.
 
-`convert_shard` is the whole work of a process, and of an element of a Beam pipeline. A shard whose
-result is on disk is not made again.
+A process, or an element of a Beam pipeline, calls `convert_shard` alone. A shard whose result is on
+disk is not converted again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ConversionJob:
     """Settings that all shards of a conversion share."""
 
     output_dir: str
-    work_dir: str  # in output_dir; has all files until they are whole, and is deleted at the end
+    work_dir: str  # in output_dir, for unfinished files; deleted at the end
     splits: Tuple[Split, ...]
     num_shards: int
     example: RecordOptions
@@ -56,7 +56,7 @@ class ShardResult(NamedTuple):
 
 
 def convert_shard(job: ConversionJob, shard: int) -> ShardResult:
-    """Makes a shard of every split in the folder of temporary files, unless it is there already."""
+    """Writes a shard of every split to the folder of temporary files, unless it is there."""
     earlier = read_result(job, shard)
     if earlier is not None:
         return earlier
@@ -97,7 +97,8 @@ def read_result(job: ConversionJob, shard: int) -> Optional[ShardResult]:
     try:
         with open(job.file(RESULT, shard), encoding="utf-8") as file:
             result = ShardResult(**json.load(file))
-    except (FileNotFoundError, json.JSONDecodeError, TypeError):  # TypeError: of another release
+    # TypeError: another release wrote it.
+    except (FileNotFoundError, json.JSONDecodeError, TypeError):
         return None
     if result.key != _key(job, shard):
         return None

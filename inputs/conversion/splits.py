@@ -18,7 +18,7 @@ LONGEST_LINE = 4096  # bytes in a line of a list; the longest path of a file
 
 
 class Split(NamedTuple):
-    """One part; the one that has neither share nor list takes all images that no list names."""
+    """One part; a part without share and list contains all images that no list names."""
 
     name: str
     share: float = 0.0

@@ -1,8 +1,8 @@
 """Records to one COCO JSON file, so that other tools can read them.
 
 Pixels come from the fractions in the records: the shortest decimal number that has the same float32
-fraction. What `convert --from coco` keeps beside the keys of training (ids of annotations,
-polygons, licences) is restored where it still agrees with the record. The file is written piece by
+fraction. Values that `convert --from coco` keeps beside the keys of training (ids of annotations,
+polygons, licences) are restored if they still agree with the record. The file is written piece by
 piece: memory grows by 8 bytes for each image and object.
 """
 
@@ -49,7 +49,7 @@ class CocoOptions:
     records: Sequence[str]  # patterns of record files
     output: str  # the JSON file
     label_map: str
-    dataset: str = ""  # facts about all images that `convert` wrote; "" takes the one beside
+    dataset: str = ""  # facts about all images that `convert` wrote; "" for the file beside
     write_images: str = ""  # folder for the image files; "" writes none
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class CocoOptions:
 
 
 class _Record:
-    """The values of a record by key, empty for keys that it lacks, and where it is."""
+    """The values of a record by key, empty for absent keys, and its file and number."""
 
     def __init__(self, serialized: bytes, where: str) -> None:
         self.where = where
@@ -112,7 +112,7 @@ def export_coco(
         open(unfinished, "w", encoding="utf-8") as file,
         tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder) as annotations,
     ):
-        # The first key, by which a later export finds that it may replace the file.
+        # A later export replaces only files that begin with this key.
         file.write(f'{{"written_by": {json.dumps(ownership.signature("convert"))},\n')
         for key in dict.fromkeys((*FIRST_KEYS, *dataset)):
             if key in dataset:
@@ -277,7 +277,7 @@ def _mask(encoded: bytes, size: Tuple[int, int], record: _Record) -> np.ndarray:
 
 
 def _segmentation(mask: np.ndarray, stored: Any, size: Tuple[int, int], is_crowd: bool) -> Any:
-    """The segmentation that the source had, if it gives this mask; else run lengths."""
+    """The segmentation of the source if it still describes this mask, else run lengths."""
     try:
         if isinstance(stored, dict) and (masks.from_run_lengths(stored, size) == mask).all():
             return stored

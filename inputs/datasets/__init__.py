@@ -1,1 +1,1 @@
-"""Makes record files: from arrays in memory, and the coloured shapes of the demo."""
+"""Readers of annotated data sets (converters), a writer of records, and the shapes of the demo."""

@@ -1,4 +1,4 @@
-"""Collects the parts of each image, which a source gives in any order, on disk."""
+"""Collects the parts of each image on disk; a source may list them in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
 def connect(path: str) -> sqlite3.Connection:
     """A new database for temporary data: quick, and lost after a crash.
 
-    SQLite keeps that of path "" in a temporary file without name.
+    With path "", SQLite uses a temporary file without a name.
     """
     database = sqlite3.connect(path, isolation_level=None)
     database.executescript(
@@ -57,7 +57,7 @@ class Groups:
     def add_rows(self, path: str, key: str, table: str, required: Sequence[str]) -> None:
         """Adds the rows of a CSV file with a header by the field `key`.
 
-        Rows with too few or too many fields come with the field "" that says so.
+        The field "" of a row with too few or too many fields says so.
         """
         for line, row in _read_rows(path, required):
             self.add(row.get(key, ""), table, line, json.dumps(row))

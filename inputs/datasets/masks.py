@@ -22,7 +22,7 @@ _Size = Tuple[int, int]  # height and width
 
 
 class MaskError(Exception):
-    """A polygon or run lengths that no mask can be made of; the text says why."""
+    """Polygons, run lengths or a file that cannot become a mask; the text says why."""
 
 
 def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarray:
@@ -32,7 +32,7 @@ def from_polygons(polygons: Sequence[Sequence[float]], size: _Size) -> np.ndarra
         if len(polygon) < 6 or len(polygon) % 2:
             raise MaskError(f"a polygon has {len(polygon)} coordinates, not 3 or more pairs")
         for values, side in ((polygon[0::2], width), (polygon[1::2], height)):
-            # Outside of the image a polygon may reach as far as the image is long.
+            # A polygon may extend beyond each edge by the length of the image.
             if not all(-side <= value <= 2 * side for value in values):
                 raise MaskError(
                     f"a polygon has coordinates from {min(values):.6g} to {max(values):.6g} in an "
@@ -60,7 +60,7 @@ def from_run_lengths(annotation: Dict[str, Any], size: _Size) -> np.ndarray:
 def from_file(path: str, size: _Size) -> np.ndarray:
     """Bool [h, w] of a PNG file, whose pixels are 0 outside of the object.
 
-    A file of another size is scaled to that of the image, each pixel from the nearest one.
+    A file of another size is scaled to the size of the image, by nearest pixels.
     """
     try:
         with PngImagePlugin.PngImageFile(path) as image:

@@ -1,4 +1,4 @@
-"""Files of a data set: none outside of its folder is opened, and nothing but regular files."""
+"""Files of a data set: only regular files inside its folder are opened."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def image_status(
 ) -> os.stat_result:
     """The status of an image in a real folder; SourceError if it is not a regular file there.
 
-    `file` and `line` name it, and `what` it is; both are for messages.
+    Messages say `what` it is, and the `file` and `line` that name it.
     """
 
     def fault(kind: str, problem: str) -> SourceError:
@@ -60,7 +60,7 @@ def image_status(
 def find_image(folder: str, stem: str, file: str, line: int = 0) -> str:
     """The image with this path without suffix, in any case of letters of the suffix.
 
-    The path is relative to the folder; `file` and `line` are those of the annotation.
+    The path is relative to the folder; an error names `file` and `line` of the annotation.
     """
     for suffix in SUFFIXES:
         for end in (suffix, suffix.upper()):
@@ -71,7 +71,7 @@ def find_image(folder: str, stem: str, file: str, line: int = 0) -> str:
 
 
 def path_in_folder(path: str, folder: str) -> str:
-    """A path as a program wrote it, of the current folder or absolute, relative to a real folder.
+    """The path relative to a real folder, of a path that is absolute or of the current folder.
 
     A path that leads to no file in the folder stays as it is.
     """
@@ -122,7 +122,7 @@ def read_annotation(path: str, folder: str) -> str:
 def read_lines(path: str, longest: int, errors: str = "strict") -> Iterator[Tuple[int, str]]:
     """Numbers and texts of the lines of a UTF-8 file.
 
-    SourceError for one of more than `longest` bytes, or that cannot be decoded.
+    SourceError for a line of more than `longest` bytes, or that cannot be decoded.
     """
     with open(path, "rb") as file:
         number = 0

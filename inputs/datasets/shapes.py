@@ -161,7 +161,7 @@ def _overlap(box: np.ndarray, second: np.ndarray) -> float:
 def _contrasting_colour(
     canvas: Image.Image, box: np.ndarray, random: np.random.Generator
 ) -> Tuple[int, ...]:
-    """A colour that differs from what the box covers by 90 of 255 in one channel at least."""
+    """A colour that differs in some channel by 90 of 255 or more from the pixels in the box."""
     ymin, xmin, ymax, xmax = (int(side) for side in box)
     covered = np.asarray(canvas.crop((xmin, ymin, xmax, ymax)), np.float32).mean(axis=(0, 1))
     while True:

@@ -1,7 +1,7 @@
 """Annotated images as plain values, which converters read, and the faults of a source.
 
-A converter yields one `AnnotatedImage` after the other. It does not open images; `examples` does,
-and checks all values there once for every format.
+A converter yields one `AnnotatedImage` after the other, and opens no image. `inputs.conversion`
+opens the images, and checks the values of all formats.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class SourceError(UsageError):
 
 
 class AnnotatedObject(NamedTuple):
-    """One object; None and "" are what the source does not give."""
+    """One object; a value is None or "" if the source lacks it."""
 
-    class_name: str  # "" if the source gives an id alone that it does not define
-    box: Optional[Sequence[float]] = None  # ymin, xmin, ymax, xmax; None: that of the mask
+    class_name: str  # "" if the source has only an id, which it does not define
+    box: Optional[Sequence[float]] = None  # ymin, xmin, ymax, xmax; None: around the mask
     line: int = 0  # in the file of the image
-    class_id: int = 0  # id in the label map, 0 if unknown; beside a name it must agree with it
+    class_id: int = 0  # id in the label map, 0 if unknown; it must agree with a name
     area: Optional[float] = None  # in square pixels
     is_crowd: Optional[bool] = None
     difficult: Optional[bool] = None
@@ -78,14 +78,14 @@ class AnnotatedObject(NamedTuple):
     # A PNG file, 0 outside of the object: path below `mask_images`, size, time of the last change.
     mask_file: Optional[Sequence[Any]] = None
     keypoints: Optional[Sequence[float]] = None  # x, y, visibility, …; 0 absent, 1 hidden, 2 seen
-    fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
+    fields: Optional[Dict[str, Any]] = None  # values without a key in records
 
 
 class AnnotatedImage(NamedTuple):
     """One image and its annotations, all values of JSON."""
 
     image: str  # path relative to the folder of images; "" if only the faults matter
-    file: str  # that contains the annotation
+    file: str  # path of the annotation
     line: int = 0
     source_id: str = ""  # the path if empty
     height: Optional[int] = None  # in pixels, as the source says
@@ -94,23 +94,23 @@ class AnnotatedImage(NamedTuple):
     objects: Sequence[AnnotatedObject] = ()
     image_classes: Sequence[Tuple[str, float]] = ()  # name and confidence, 1 present, 0 absent
     absent_classes: Sequence[str] = ()  # names, certainly absent
-    incomplete_classes: Sequence[str] = ()  # names, of which some objects may lack a box
+    incomplete_classes: Sequence[str] = ()  # names; some of their objects may lack a box
     faults: Sequence[SourceFault] = ()  # faults of single objects, which are left out
-    fields: Optional[Dict[str, Any]] = None  # others that no key of a record takes
+    fields: Optional[Dict[str, Any]] = None  # values without a key in records
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The files of a data set; a converter names those that it needs and takes."""
+    """The files of a data set; each converter says which of these fields it uses."""
 
     images: str = ""  # folder; no image outside of it is read
     annotations: str = ""  # file or folder
     classes: str = ""  # file with the names of classes
     image_labels: str = ""  # file with classes of whole images
     segmentations: str = ""  # file that names the mask of each object
-    mask_images: str = ""  # folder of these masks; none outside of it is read
+    mask_images: str = ""  # folder of these masks; no file outside of it is read
     min_score: Optional[float] = None  # least score of detections
-    scratch: str = ""  # folder for temporary files, which exists; "": those of the system
+    scratch: str = ""  # existing folder for temporary files; "" for the system's own
 
 
 class Source(NamedTuple):
@@ -126,7 +126,7 @@ class Source(NamedTuple):
 
 
 def fault_image(error: SourceError) -> AnnotatedImage:
-    """A description that only reports why a file or line gives no image."""
+    """An image that only reports why a file or line cannot be used."""
     return AnnotatedImage("", error.fault.file, error.fault.line, faults=[error.fault])
 
 
@@ -144,7 +144,7 @@ def read_images(
 def read_objects(
     read: Callable[[Any], Optional[AnnotatedObject]], parts: Iterable[Any]
 ) -> Tuple[List[AnnotatedObject], List[SourceFault]]:
-    """The objects of an image, without parts that give None or raise SourceError; the faults."""
+    """The objects of an image, and the faults of parts for which `read` raises SourceError."""
     objects: List[AnnotatedObject] = []
     faults: List[SourceFault] = []
     for part in parts:

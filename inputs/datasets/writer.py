@@ -1,7 +1,7 @@
 """Makes `tf.train.Example` records from plain arrays and writes them as sharded TFRecord files.
 
-The keys are those that `inputs.decoding.decoder` reads. Only the image is checked: boxes and
-classes of data sets have passed `inputs.conversion.objects`.
+`inputs.decoding.decoder` reads the same keys. Only the image is checked here: boxes and classes of
+data sets have passed `inputs.conversion.objects`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_example(
 ) -> tf.train.Example:
     """One record of the bytes of a JPEG, PNG, GIF or BMP file, stored unchanged, and its objects.
 
-    `source_id` identifies the image in evaluation; it is the file name when empty. `other` are
+    `source_id` identifies the image in evaluation; the file name replaces an empty one. `other` has
     further keys with lists of int, float or bytes.
     """
     image_format = image_header.format_of(encoded).lower()
@@ -72,7 +72,7 @@ def make_example(
     height, width = size
     example = tf.train.Example()
     feature = example.features.feature
-    # The type of a list is that of its key, not of its values: an image may have no object.
+    # The key decides the type of a list, since an image may have no object.
     _add(feature["image/encoded"].bytes_list, [encoded])
     _add(feature["image/format"].bytes_list, [image_format.encode()])
     _add(feature["image/filename"].bytes_list, [filename.encode()])

@@ -18,7 +18,7 @@ import itertools
 import os
 import struct
 import zlib
-from typing import Any, Iterator, List, NamedTuple, Optional, Union
+from typing import Any, Iterator, NamedTuple, Optional, Tuple, Union
 
 import google_crc32c
 
@@ -43,16 +43,10 @@ class Damage(NamedTuple):
 BytesOrDamage = Union[bytes, Damage]
 
 
-class Block(NamedTuple):
-    """Some records that follow one another."""
+class Frame(NamedTuple):
+    """The place of a record in the (uncompressed) file."""
 
-    records: List[BytesOrDamage]
-    offsets: List[int]  # first byte of each frame
-    end: int  # first byte after them
-
-
-class _Frame(NamedTuple):
-    offset: int  # first byte of the frame
+    offset: int  # its first byte
     end: int  # first byte after it
     damage: Optional[Damage] = None
 
@@ -64,20 +58,14 @@ def compression_of(path: str) -> str:
 
 def read_records(path: str, offset: int = 0) -> Iterator[BytesOrDamage]:
     """The bytes or the damage of each record, from the one that begins at an offset on."""
+    return (record for _, record in read_frames(path, offset))
+
+
+def read_frames(path: str, offset: int = 0) -> Iterator[Tuple[Frame, BytesOrDamage]]:
+    """`read_records`, each with its place."""
     with contextlib.closing(_Source(path)) as source:
         for frame in _frames(source, offset):
-            yield _data(source, frame)
-
-
-def read_block(path: str, offset: int, num_records: int) -> Block:
-    """Up to `num_records` records, from the one that begins at an offset on."""
-    block = Block([], [], offset)
-    with contextlib.closing(_Source(path)) as source:
-        for frame in itertools.islice(_frames(source, offset), num_records):
-            block.records.append(_data(source, frame))
-            block.offsets.append(frame.offset)
-            block = block._replace(end=frame.end)
-    return block
+            yield frame, _data(source, frame)
 
 
 def read_record(path: str, number: int) -> BytesOrDamage:
@@ -186,7 +174,7 @@ class _Source:
         return content
 
 
-def _frames(source: _Source, offset: int = 0) -> Iterator[_Frame]:
+def _frames(source: _Source, offset: int = 0) -> Iterator[Frame]:
     """The frame of every record from an offset on, found by the lengths; data are not read."""
     size = source.size
     while True:
@@ -197,20 +185,20 @@ def _frames(source: _Source, offset: int = 0) -> Iterator[_Frame]:
         if length is None or (size is not None and offset + OVERHEAD + length > size):
             following = _search(source, offset + 1)
             end = following or size or offset
-            yield _Frame(offset, end, _frame_damage(offset, header, length, end))
+            yield Frame(offset, end, _frame_damage(offset, header, length, end))
             if following is None:
                 break
             offset = following
             continue
         if size is None and len(source.at(offset, OVERHEAD + length)) < OVERHEAD + length:
             if not source.error:
-                yield _Frame(offset, offset, _frame_damage(offset, header, length, offset))
+                yield Frame(offset, offset, _frame_damage(offset, header, length, offset))
             break
-        yield _Frame(offset, offset + OVERHEAD + length)
+        yield Frame(offset, offset + OVERHEAD + length)
         offset += OVERHEAD + length
     if source.error:
         message = f"{source.error}; the records after byte {offset} of its content are lost"
-        yield _Frame(offset, offset, Damage("lost_records", message))
+        yield Frame(offset, offset, Damage("lost_records", message))
 
 
 def _length(header: bytes) -> Optional[int]:
@@ -247,7 +235,7 @@ def _search(source: _Source, offset: int) -> Optional[int]:
         offset += CHUNK - HEADER.size
 
 
-def _data(source: _Source, frame: _Frame) -> BytesOrDamage:
+def _data(source: _Source, frame: Frame) -> BytesOrDamage:
     if frame.damage is not None:
         return frame.damage
     begin = frame.offset + HEADER.size

@@ -1,4 +1,4 @@
-"""The registry of converters, and the options that each one takes."""
+"""The registry of converters, and the options that each one uses."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FIELDS = tuple(field.name for field in fields(SourceOptions) if field.name != "s
 
 
 class Converter(NamedTuple):
-    """The function of a format, and the options that it takes."""
+    """The function of a format, and the options that it uses."""
 
     read: Callable[[SourceOptions], Source]
     required: Tuple[str, ...]  # fields of SourceOptions
     optional: Tuple[str, ...]
-    masks: bool  # whether the format has masks
-    masks_from: str  # the field that names them; "" if they are among the annotations
+    masks: bool  # True if the format has masks
+    masks_from: str  # the field whose file names masks; "" if the annotations have them
 
 
 CONVERTERS: Registry[Any] = Registry("dataset format")  # the entries are `Converter`s

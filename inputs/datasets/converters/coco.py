@@ -1,7 +1,7 @@
 """COCO: one JSON file with `images`, `annotations` and `categories` (cocodataset.org/#format-data).
 
-Also LVIS, whose images have `neg_category_ids` and `not_exhaustive_category_ids`. Class ids are
-those of the categories. `inputs.conversion` keeps what records have no key for.
+Also LVIS, whose images have `neg_category_ids` and `not_exhaustive_category_ids`. Categories define
+the class ids. `inputs.conversion` keeps values without a key in records.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _object(file: _File, part: Part) -> source.AnnotatedObject:
 
 
 def _segmentation(segmentation: Any, path: str, line: int) -> Any:
-    """Polygons and run lengths; one of them is None, or both are."""
+    """(polygons, run lengths), at most one of them not None."""
     if segmentation is None or segmentation == []:
         return None, None
     if isinstance(segmentation, dict):

@@ -1,7 +1,7 @@
 """CSV: a row for each box, with a header that names the columns.
 
-Required columns: `filename`, `class`, `xmin`, `ymin`, `xmax`, `ymax` (pixels). Others that are
-used: `width`, `height`, `difficult`, `is_crowd`, `group_of` and `area`. The rows of an image may be
+Required columns: `filename`, `class`, `xmin`, `ymin`, `xmax`, `ymax` (pixels). Optional columns:
+`width`, `height`, `difficult`, `is_crowd`, `group_of` and `area`. The rows of an image may be
 anywhere. A row without class and box lists an image, which may have no object.
 """
 

@@ -1,8 +1,8 @@
 """JSON lines that `estimator-det detect` writes: detections become labels for further training.
 
-Boxes have their scores as `image/object/class/confidence`. Corrected by people, or filtered by
-`min_score`, detections are a start for labels of new images. Paths of images are those that
-`detect` was given, or relative to the folder of images.
+Scores become `image/object/class/confidence`. `min_score`, or people who correct the boxes, turn
+detections into first labels of new images. Paths of images are the paths that `detect` received, or
+relative to the folder of images.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The words: type, truncated, occluded, alpha, left, top, right, bottom in pixels, and the object in
 space, which records have no key for; results also have a score (devkit_object/readme.txt). Rows of
-type DontCare are left out: they are regions in which nothing was labelled, not objects.
+type DontCare are left out: nothing was labelled in these regions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """labelme: a JSON file for each image, with rectangles and polygons (github.com/wkentaro/labelme).
 
 Shapes with the same `group_id` and label are parts of one object. `imagePath` is relative to the
-JSON file; the image in `imageData` is not used. A flag named difficult, crowd or group of a shape
-becomes that of the object.
+JSON file; the image in `imageData` is not used. The flags difficult, crowd and group of a shape
+become marks of its object.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _image(path: str, folder: str, images: str) -> source.AnnotatedImage:
 def _objects(
     shapes: Sequence[Value], path: str
 ) -> Tuple[List[source.AnnotatedObject], List[source.SourceFault]]:
-    """Objects of shapes, of which a group is one, and the faults of others."""
+    """The objects, one for each group or single shape, and the faults of other shapes."""
     groups: Dict[Any, source.AnnotatedObject] = {}
 
     def read_shape(shape: Value) -> Optional[source.AnnotatedObject]:

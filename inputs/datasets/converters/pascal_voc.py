@@ -1,7 +1,7 @@
 """PASCAL VOC: one XML file for each image (host.robots.ox.ac.uk/pascal/VOC/voc2012/devkit_doc.pdf).
 
-The pixels of a box are numbered from 1 and the last one belongs to it. The numbers are
-used as corners, as the Object Detection API does, so that the records of both are the same.
+Pixels are numbered from 1, and a box includes its last pixel. These numbers become corners
+unchanged, as in the Object Detection API, so that both write the same records.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def read_yolo(options: source.SourceOptions) -> source.Source:
 
 
 def read_classes(path: str) -> _Classes:
-    """The names in a `data.yaml`, or in a file of a name in each line."""
+    """The names in a `data.yaml`, or in a text file with a name in each line."""
     text = files.read_text(path, MAX_BYTES)
     if not path.endswith((".yaml", ".yml")):
         lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -26,9 +26,8 @@ def found(path: pathlib.Path) -> List[Any]:
     for number, (record, offset) in enumerate(zip(records, offsets)):
         assert tfrecord.read_record(str(path), number) == record
         assert list(tfrecord.read_records(str(path), offset)) == records[number:]
-        block = tfrecord.read_block(str(path), offset, 2)
-        assert block.records == records[number : number + 2]
-        assert block.offsets == offsets[number : number + 2]
+        frames = [frame for frame, _ in tfrecord.read_frames(str(path), offset)]
+        assert [frame.offset for frame in frames] == offsets[number:]
     with pytest.raises(IndexError, match=f"no record {len(records)}; the file has {len(records)}"):
         tfrecord.read_record(str(path), len(records))
     return [
