@@ -23,7 +23,7 @@ Preprocess = Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]
 Features = Dict[str, tf.Tensor]
 Sizes = Dict[str, Optional[int]]
 
-MERGE_STEPS = 10000  # merging treats boxes as equal that are so to this fraction of the image
+MERGE_STEPS = 10000  # boxes are merged if they agree to this fraction of the image
 
 _FEATURES = (
     schema.HASH, schema.ORIGINAL_SPATIAL_SHAPE, schema.SOURCE_ID, schema.FILENAME,
@@ -82,7 +82,7 @@ def _check_labels(
 
 @rules(input_reader_pb2.InputReader, target="tpu")
 def _check_batch(reader: input_reader_pb2.InputReader, at: str, tpu: Tpu) -> Iterator[Problem]:
-    """Batches are whole and have no texts, which the host makes and a TPU does not take."""
+    """Batches are whole and have no texts, which only the host of a TPU can read."""
     trains = at == "train_input_reader"
     if not (trains or tpu.inference):
         return
@@ -163,10 +163,10 @@ def collate(
 
 
 def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
-    """A checked sample that can be mixed with those of other records.
+    """A checked sample that can be mixed with samples of other records.
 
-    Its multiclass scores become as many as there are classes; without `use_multiclass_scores`
-    nothing uses them, and they are removed.
+    Multiclass scores become one for each class; they are removed unless `use_multiclass_scores`
+    needs them.
     """
     sample = sample._replace(boxes=_checked_boxes(sample, options))
     if sample.multiclass_scores is None:
@@ -176,7 +176,7 @@ def prepare_for_mixing(sample: Sample, options: CollateOptions) -> Sample:
 
 
 def num_excess_boxes(sample: Sample, options: CollateOptions) -> tf.Tensor:
-    """int32 scalar: how many boxes `collate` drops."""
+    """int32 scalar: number of boxes that `collate` drops."""
     if options.merge_boxes:
         one_hot = _one_hot(sample, options)
         sample, _, _ = _merge_boxes(sample, one_hot, one_hot)
@@ -257,7 +257,7 @@ def _one_hot(sample: Sample, options: CollateOptions) -> tf.Tensor:
 def _merge_boxes(
     sample: Sample, one_hot: tf.Tensor, confidences: tf.Tensor
 ) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
-    """Merges boxes with equal coordinates into one k-hot box; its other fields are the first's."""
+    """Merges equal boxes into one k-hot box with the other fields of the first box."""
     grid = tf.cast(sample.boxes * (MERGE_STEPS - 1), tf.int64)
     cell = tf.reduce_sum(grid * [1, MERGE_STEPS, MERGE_STEPS**2, MERGE_STEPS**3], axis=1)
     cells, group = tf.unique(cell)

@@ -7,7 +7,7 @@ records, its own and its partners. Partners are the records that follow in the s
 * records that cannot be used have disappeared: a partner is always a good one;
 * a resumed run, which starts at the next record, mixes what the interrupted run would have mixed;
 * a few batches of decoded samples wait in memory: batch size times (`num_sources` - 1) samples;
-* where the data end after `num_epochs`, the last records are mixed with what is left of them.
+* at the end of the last epoch, records are mixed with the few that follow, or with themselves.
 
 `stop_at_step` counts the images that the pipeline returns: the first step and the images that each
 step uses say which images a step gets.
@@ -106,7 +106,7 @@ class ExampleSteps:
         """Images, from the samples before the first mixture."""
         steps = self._options.steps
         distances = partner_distances(steps, self._options.batch_size)
-        elements = elements.enumerate()  # the number of an image among those of the pipeline
+        elements = elements.enumerate()  # the number of an image that the pipeline returns
         for stage, distance in zip(self._mixtures, distances):
             count = steps[stage.start].num_records
             change = functools.partial(self._mix, stage)

@@ -1,10 +1,10 @@
 """Guards the input pipeline: reports every record that it loses, and calls Python for no other.
 
-A parallel map decodes the records and ignores its errors. A table in the graph has the place in its
-file of each record that is being decoded. If TensorFlow rejects a record, its place stays in the
-table. Some records later the map has certainly finished with it: Python reads the record again,
-examines it and reports its faults to the `FaultLog`, which decides when the run must stop. Counts
-of corrected boxes come with the batch.
+A parallel map decodes the records and ignores its errors. A table in the graph has the place of
+each record that is being decoded. If TensorFlow rejects a record, its place stays in the table.
+Some records later the map has certainly finished this record: Python reads it again, examines it
+and reports its faults to the `FaultLog`, which decides when the run must stop. Counts of corrected
+boxes come with the batch.
 
 TensorFlow's reader abandons a file at the first damage; Python reads the rest from that byte on.
 
@@ -86,8 +86,8 @@ class Guard:
 
         The data end early, with an error, if the run must stop.
         """
-        # The map works on `num_parallel_calls` records, and one more may wait for its consumer. No
-        # doubt is left about records that are twice as far back.
+        # The map works on `num_parallel_calls` records, and one more may wait for its consumer. A
+        # record twice as far back is certainly done.
         num_in_work = 2 * (num_parallel_calls + 1)
 
         # Tracing is several times faster without autograph, and nothing here needs it.
@@ -238,7 +238,7 @@ class Guard:
         return self._log.stop_reason.encode()
 
     def _corrected(self, kind: str, count: int) -> RecordFault:
-        # A rejected kind arrives only where records are mixed: as too many boxes.
+        # A rejected kind comes this far only as too_many_boxes, in mixtures of records.
         action = CLIP if self._policy.rejects(kind) else self._policy.actions[kind]
         message = f"{KINDS[kind].description}: {count}, {effect(kind, action)}"
         return dataclasses.replace(self._policy.fault(kind, message, count), action=action)

@@ -25,7 +25,7 @@ def available_cpus() -> int:
 
 
 def available_memory() -> int:
-    """Bytes of memory that this machine has; those of a container may be fewer."""
+    """Bytes of memory of this machine, or fewer by the limit of its container."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
@@ -79,8 +79,8 @@ def run_in_processes(
     """
     # Fresh processes: a fork of one in which TensorFlow has run may hang.
     context = multiprocessing.get_context("spawn")
-    # Its other end closes when this process fails or ends, for whatever reason. An Event would not
-    # do: setting it waits for processes that may have died.
+    # The other end closes when this process ends for any reason. An Event would not do: setting it
+    # waits for processes that may have died.
     lifeline, held = context.Pipe(duplex=False)
     pool = concurrent.futures.ProcessPoolExecutor(
         max_workers=min(jobs, max(len(tasks), 1)),

@@ -70,8 +70,8 @@ class InputPlace:
     # whole batch size. An `input_context` replaces it.
     shard: sharding.Shard = sharding.WHOLE
     on_split: Optional[Callable[[sharding.WorkerParts], None]] = None  # receives that division
-    # Address of the dispatcher of a `tf.data` service, whose workers read, decode and augment; each
-    # record once an epoch, see `inputs.records.splits`.
+    # Address of the dispatcher of a `tf.data` service, whose workers read, decode and augment each
+    # record once an epoch: see `inputs.records.splits`.
     data_service: Optional[str] = None
 
     @property
@@ -119,7 +119,7 @@ def build_train_input_fn(
     label_map: Optional[LabelMap] = None,
     **options: Any,
 ) -> InputFn:
-    """`create_train_input_fn` of a configuration without errors, whose label map may be read."""
+    """`create_train_input_fn` without checks; `label_map` is the reader's, if read before."""
     place = InputPlace(**options)
     train, reader = pipeline_config.train_config, pipeline_config.train_input_reader
 
@@ -127,7 +127,7 @@ def build_train_input_fn(
         batch_size = _batch_size(params, train.batch_size)
         images = place.images_per_step or batch_size
         batch_size, shard = _share(batch_size, input_context, place.shard)
-        # Without a number of the reader, the deprecated one of train_config counts.
+        # If the reader has no number, the deprecated field of train_config counts.
         limits = reader if reader.HasField("max_number_of_boxes") else train
         collate = _collate_options(
             pipeline_config,
@@ -197,7 +197,7 @@ def _check_readers(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iter
 def _check_context(
     reader: input_reader_pb2.InputReader, model: model_pb2.DetectionModel, path: str
 ) -> Iterator[Problem]:
-    """An error where an `InputReader` message loads other context than a model takes."""
+    """An error if the reader and the model disagree about context features."""
     if context_shape(model) is None:
         for field in ("load_context_features", "load_context_image_ids"):
             if getattr(reader, field):

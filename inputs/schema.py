@@ -15,8 +15,8 @@ class FeatureSpec(NamedTuple):
 
     dtype: str
     shape: str  # letters of the module's docstring and numbers, e.g. "B 3"
-    in_train_step: bool = False  # whether a training step on TPU cores needs it
-    in_eval_step: bool = False  # whether an evaluation step on TPU cores needs it
+    in_train_step: bool = False  # True if a training step on TPU cores needs it
+    in_eval_step: bool = False  # True if an evaluation step on TPU cores needs it
 
 
 class LabelSpec(NamedTuple):
@@ -33,7 +33,7 @@ class LabelSpec(NamedTuple):
     record_key: str = ""  # key in a record of one number for each box, float32 or int64
     default: Optional[float] = 0  # without `record_key`; None: the decoder computes it
     reader_field: str = ""  # the field of InputReader that must be set to load it
-    on_tpu: bool = True  # whether a loss or metric on TPU cores may need it
+    on_tpu: bool = True  # True if a loss or metric on TPU cores may need it
 
 
 # Features.
@@ -46,12 +46,12 @@ ORIGINAL_SPATIAL_SHAPE = "original_image_spatial_shape"  # height and width in t
 SOURCE_ID = "source_id"  # if the reader sets include_source_id
 FILENAME = "filename"  # name of the image file, beside SOURCE_ID; empty if the record has none
 CONTEXT_FEATURES = "context_features"
-VALID_CONTEXT_SIZE = "valid_context_size"  # how many of the S context features are real
+VALID_CONTEXT_SIZE = "valid_context_size"  # number of real ones among the S context features
 CONTEXT_FEATURES_IMAGE_ID_LIST = "context_features_image_id_list"
 RECORD = "record"  # index in `inputs.records.stream.list_files`, number in that file from 0
 PARTNER_RECORDS = "partner_records"  # like RECORD, the records mixed with that one; -1: none
 STREAM_INDEX = "stream_index"  # in the order of records, see `inputs.records.cursor`
-AUGMENTATION_SEED = "augmentation_seed"  # with it, the record gives the same image again
+AUGMENTATION_SEED = "augmentation_seed"  # the same record and seed give the same image
 
 # Labels.
 NUM_BOXES = "num_groundtruth_boxes"
@@ -71,7 +71,7 @@ AREA = "groundtruth_area"  # pixels squared of the original image
 IS_CROWD = "groundtruth_is_crowd"
 GROUP_OF = "groundtruth_group_of"
 DIFFICULT = "groundtruth_difficult"
-IS_ANNOTATED = "is_annotated"  # sequence records only: whether the frame was annotated
+IS_ANNOTATED = "is_annotated"  # sequence records only: True if the frame was annotated
 
 FEATURES: Dict[str, FeatureSpec] = {
     IMAGE: FeatureSpec("float32", "B H W C", in_train_step=True, in_eval_step=True),

@@ -109,7 +109,7 @@ def decode_and_preprocess(
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Strings [B], images of different sizes -> inputs [B, H, W, C], true_shapes [B, 3].
 
-    `decode` makes uint8 [h, w, num_channels] of a scalar string.
+    `decode` is a function, scalar string -> uint8 [h, w, num_channels].
 
     If `preprocess` keeps different sizes, the smaller images are padded with zeros at the bottom
     and right; if it makes them equal, H and W are static.

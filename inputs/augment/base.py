@@ -36,18 +36,18 @@ AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry(
 )
 STEPS = "train_config.data_augmentation_options"
 
-# Minima that the maximum of the same name must exceed, since it is not drawn itself.
+# Minima that the maximum of the same name must exceed, since the maximum is never drawn.
 BELOW = ("min_jpeg_quality", "min_patch_size", "min_target_pixels", "original_minval")
-# Minima without such a rule, or with one of their step.
+# Minima without a rule of their order, or whose step has its own rule.
 UNORDERED = ("target_minval", "min_target_pixels", "min_image_height", "min_image_width")
 
 
 @dataclasses.dataclass(frozen=True)
 class StepFunction:
-    """A function of a step with what it declares about its input."""
+    """The function of a step, and its demands on the input."""
 
     function: Callable[..., Sample]
-    num_records: int = 1  # that it mixes
+    num_records: int = 1  # records that it mixes
     needs_masks: bool = False
 
     def __call__(self, *arguments: Any) -> Sample:
@@ -81,7 +81,7 @@ def make_steps(steps: Sequence[preprocessor_pb2.PreprocessingStep]) -> List[Augm
 
 
 class ConfiguredStep(NamedTuple):
-    """A step in the place that a configuration gives it."""
+    """A step of a configuration, and its place."""
 
     at: str  # path of its message
     name: str
@@ -179,7 +179,7 @@ def split_seed(seed: tf.Tensor, num: int) -> List[tf.Tensor]:
 
 def uniform(shape: Any, seed: tf.Tensor) -> tf.Tensor:
     """Draws float32 of a shape, uniform in [0, 1): the numbers of `tf.random.stateless_uniform`."""
-    # One kernel instead of five, each of which takes longer to start than to draw a few numbers.
+    # One kernel instead of five: starting a kernel takes longer than drawing a few numbers.
     return tf.raw_ops.StatelessRandomUniform(shape=shape, seed=seed)
 
 

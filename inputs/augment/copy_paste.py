@@ -27,11 +27,11 @@ from inputs.sample import Sample, is_in, keep_boxes
 
 
 def paste(sample: Sample, pasted: Sample, overlap_thresh: float) -> Sample:
-    """Pastes all objects of `pasted` over those of `sample`; both have masks and the same frame.
+    """Pastes all objects of `pasted` over `sample`; both have masks and the same frame.
 
-    Masks below lose their covered pixels, boxes become those of the remaining masks, and `area`
-    shrinks with the mask. An object without a mask keeps its box. Objects of which less than
-    `overlap_thresh` or nothing is visible are dropped.
+    Masks below lose their covered pixels, and boxes and `area` shrink with the masks. An object
+    without a mask keeps its box. An object is dropped if less than `overlap_thresh` of it, or
+    nothing, is visible.
     """
     # Padded, because reduce_max of no masks is the lowest float32.
     cover = tf.reduce_max(tf.pad(pasted.masks, [[1, 0], [0, 0], [0, 0]]), axis=0)  # [h, w]

@@ -1,4 +1,4 @@
-"""Random crops around the boxes; boxes of which too little remains are dropped, with all fields.
+"""Random crops around the boxes; a box of which too little remains is dropped, with all fields.
 
 Source of the crop sampling: Liu et al., SSD: Single Shot MultiBox Detector (2016), section 2.2.
 An operation has bounds for the share of some box in the crop, and for the crop's shape and size. It
@@ -60,7 +60,7 @@ def draw_crop(
 ) -> Crop:
     """Draws one of the operations, all equally likely, and a window within its bounds.
 
-    `aspect_ratio`, width over height in pixels, replaces those of the operations.
+    `aspect_ratio`, width over height in pixels, replaces the bounds of the operations.
     """
     draw_seed, window_seed = split_seed(seed, 2)
     fractions = uniform([2], draw_seed)
@@ -128,7 +128,7 @@ def crop(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Cuts a window out of pixels and labels; the arguments are those of `crop_labels`."""
+    """Cuts a window out of pixels and labels; `crop_labels` explains the arguments."""
     cropped = crop_labels(sample, window.box, overlap_thresh, clip_boxes, keep_all)
     return cut(cropped, window.begin, window.size)
 
@@ -140,7 +140,7 @@ def crop_labels(
     clip_boxes: tf.Tensor,
     keep_all: Optional[tf.Tensor] = None,
 ) -> Sample:
-    """Keeps boxes of which enough lies in a window, in its coordinates; all if `keep_all`.
+    """Keeps boxes with enough area in a window, in its coordinates; all if `keep_all`.
 
     Enough is the share `overlap_thresh` of a box's area; boxes without any area inside are dropped
     even at 0. `clip_boxes` clips boxes to the window, sets keypoints outside it to NaN (and

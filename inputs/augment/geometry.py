@@ -68,7 +68,7 @@ def rotate_left(sample: Sample) -> Sample:
 
 
 def permute_keypoints(sample: Sample, permutation: Sequence[int]) -> Sample:
-    """Reorders keypoints: `permutation` has for each of the result its index before.
+    """Reorders keypoints: `permutation[i]` is the index before of keypoint i.
 
     For example, a flipped left hand is a right hand.
     """

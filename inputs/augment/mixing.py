@@ -6,14 +6,14 @@ records that follow it in the stream, after the same earlier steps with differen
 differ in size and number of boxes. The result has a float32 image. The step's message has the
 fields `probability` and `stop_at_step`, which `apply_mixture` handles.
 
-The boxes of a mixture are those of its samples, in order, with all their fields. Labels of the
-whole image become:
+A mixture has the boxes of all its samples, in order, with all their fields. Labels of the whole
+image become:
 
 * IMAGE_CLASSES: classes that all samples with such labels annotate exhaustively; the confidence is
   the highest. Only NO_CLASS if they have no class in common, since an empty list means all classes.
 * VERIFIED_NEG_CLASSES: classes that are certainly absent from all samples.
 * NOT_EXHAUSTIVE_CLASSES: such classes of any sample.
-* IS_ANNOTATED: true if it is for all samples.
+* IS_ANNOTATED: true if all samples are annotated.
 * Everything else, such as SOURCE_ID, HASH and ORIGINAL_SPATIAL_SHAPE, is the first sample's.
 """
 
@@ -112,7 +112,7 @@ def partner_distances(chain: Sequence[AugmentationStep], batch_size: int) -> Lis
     """Distances in the stream between the samples of each mixture, in order of the chain.
 
     They are so large that no record is twice in one image or in the images of a batch: partners of
-    the last mixture are one batch apart, those of an earlier one as far as the later ones reach.
+    the last mixture are one batch apart, partners of an earlier mixture as far as later ones reach.
     """
     counts = [step.num_records for step in chain if step.num_records > 1]
     return [batch_size * math.prod(counts[number + 1 :]) for number in range(len(counts))]

@@ -1,7 +1,7 @@
 """Elementary operations of learned policies, on pixels and all labels.
 
 Sources: Cubuk et al., AutoAugment (2019); Zoph et al., Learning Data Augmentation Strategies for
-Object Detection (2019); the enhancements are those of the Python Imaging Library. Arithmetic is in
+Object Detection (2019); enhancements as in the Python Imaging Library. Arithmetic is in
 float32, truncated to whole levels, like in the reference.
 
 Images are uint8 [h, w, C]; colour operations change only the first three channels. Nothing here is

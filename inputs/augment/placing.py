@@ -48,8 +48,8 @@ def place(
 ) -> Sample:
     """Cuts out a window, scales it and places it at an offset in its area, with all labels.
 
-    Boxes are clipped to the window; those of which less than `overlap_thresh` or nothing remains
-    are dropped. `color`, float32 [C] or [1], is the colour around the window; None is black.
+    Boxes are clipped to the window, and dropped if less than `overlap_thresh` of them, or nothing,
+    remains. `color`, float32 [C] or [1], is the colour around the window; None is black.
     """
     window = window_at(placement.begin, placement.size, sample.image)
     cut = crop(sample, window, tf.constant(overlap_thresh), tf.constant(True))

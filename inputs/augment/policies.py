@@ -1,8 +1,8 @@
 """The learned policies of `autoaugment_image`.
 
 Source: Zoph et al., Learning Data Augmentation Strategies for Object Detection (2019); the tables
-are those of the reference. A policy is a list of sub-policies, of which one is drawn for each
-image; a sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
+equal the reference's. A policy is a list of sub-policies, and each image draws one of them; a
+sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
 """
 
 from __future__ import annotations
@@ -194,8 +194,9 @@ OPERATIONS: Dict[str, PolicyOperation] = {
 def apply_policy(sample: Sample, seed: tf.Tensor, policy: Policy) -> Sample:
     """Applies one sub-policy of the policy, all equally likely; the image is uint8.
 
-    An operation on the whole image is applied with its probability, one on boxes to each box with a
-    third of it. Masks and keypoints follow the pixels; no box is dropped.
+    An operation on the whole image is applied with its probability; an operation on boxes changes
+    each box with a third of its probability. Masks and keypoints follow the pixels; no box is
+    dropped.
     """
     draw_seed, step_seed = split_seed(seed, 2)
     names, kinds, probabilities, magnitudes = _tables(policy)

@@ -86,7 +86,7 @@ def apply_operations(
     """Applies the `OPERATIONS` of these numbers, int32 [k], one after the other.
 
     The sign of `strengths`, float32 [k], -1 to 1, is the direction of a move or an enhancement.
-    Boxes of which less than `overlap_thresh` or nothing stays in the image are dropped.
+    A box is dropped if less than `overlap_thresh` of it, or nothing, stays in the image.
     """
     # With an area of 1, the resulting area is the share of the box that stays.
     measured = sample._replace(area=tf.ones_like(sample.weights), image_level=None)

@@ -170,10 +170,7 @@ def ssd_random_crop(
 def ssd_random_crop_pad(
     sample: Sample, seed: tf.Tensor, config: preprocessor_pb2.SSDRandomCropPad
 ) -> Sample:
-    """Crops by one of the operations, all equally likely, then pads with its colour.
-
-    ConfigError if operations are listed for images without 3 channels.
-    """
+    """Crops by one of the operations, all equally likely, then pads with its colour."""
     operations, paddings = _ssd_crop_pad_parts(config)
     return _random_crop_pad(sample, seed, operations, paddings)
 

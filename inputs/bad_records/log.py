@@ -25,7 +25,7 @@ class FaultLog:
         path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `RecordFault` for
             each new entry. Lines of an earlier run are not repeated. None writes no file.
         stop_reason: Why the run must stop; "" while it may continue.
-        has_new_faults: Whether any fault is new, compared with the file as it was at the start.
+        has_new_faults: True if the file did not contain every fault at the start.
     """
 
     def __init__(self, path: Optional[str] = None) -> None:

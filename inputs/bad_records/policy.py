@@ -24,7 +24,7 @@ class BadRecordPolicy:
     context_feature_length: Optional[int]  # the model's; None for any
 
     def rejects(self, kind: str) -> bool:
-        """Whether a record with such a fault is not used."""
+        """True if a record with such a fault is not used."""
         return self.actions[kind] in (FAIL, SKIP)
 
     def fault(self, kind: str, message: str, count: int = 1) -> RecordFault:

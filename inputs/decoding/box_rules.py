@@ -15,7 +15,7 @@ from inputs.bad_records.kinds import BOX_FAULTS, CLIP
 FIRST_CLASS_ID = 1
 ABSENT_SIZE = -(2**63)  # size in a record without image/height or image/width; 0 is a real value
 OUTSIDE_TOLERANCE = 1e-4  # share of the image's side; label tools round coordinates
-# A side of a mask may differ from that of its box by this many pixels plus this share of the box.
+# Sides of a mask and its box may differ by this many pixels plus this share of the box.
 MASK_PIXELS, MASK_SHARE = 2.0, 0.25
 
 
@@ -132,7 +132,7 @@ def mask_flags(boxes: Any, masks: MaskExtents, ops: ArrayOps) -> Tuple[Any, Any]
 
 
 def size_mismatch(record_boxes: RecordBoxes, ops: ArrayOps) -> Any:
-    """Bool scalar, True if the size in the record is not that of the image."""
+    """Bool scalar, True if the record gives another size than the image has."""
     has_size = ~ops.equal(record_boxes.record_size, ABSENT_SIZE)
     return ops.any(has_size & ~ops.equal(record_boxes.record_size, record_boxes.image_size))
 

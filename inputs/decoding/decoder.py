@@ -223,8 +223,9 @@ def _boxes(
 ) -> Tuple[Sample, tf.Tensor, tf.Tensor]:
     """Decodes boxes, classes, masks and the numbers of each box, checked and corrected.
 
-    `image_size` is that of the record, and the image may be smaller. Also returns what
-    `_check_boxes` does. The numbers of each box may have more rows, which are none of the kept.
+    `image_size` is the size of the encoded image; the decoded one may be smaller. Also returns the
+    indices and counts of `_check_boxes`. The numbers of each box may have more rows than there are
+    boxes; the indices leave them out.
     """
     sides = [parsed[key] for key in SIDES]
     classes, label_ids, has_texts = _ids_and_labels(
@@ -263,7 +264,7 @@ def _check_boxes(
     """Counts faults, and corrects or rejects them by the policy.
 
     Returns:
-        Corrected boxes, float32 [n, 4]; indices of those that are not dropped, int64 [k]; counts,
+        Corrected boxes, float32 [n, 4]; indices of boxes that are not dropped, int64 [k]; counts,
         int32, the first entries of COUNTED: all but the last one.
     """
     flags = box_flags(record_boxes, policy.num_classes, TENSORFLOW)

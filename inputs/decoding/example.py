@@ -1,6 +1,6 @@
 """Keys of records, their parsing into dense tensors, and the rules for lengths of lists.
 
-The keys are those of the reference's `tf.train.Example` and `tf.train.SequenceExample` records.
+`tf.train.Example` and `tf.train.SequenceExample` records of the reference have the same keys.
 A frame of a sequence is returned under the keys of an Example. The length rules are defined once:
 the decoder applies them to tensors, the examiner of `check-data` to Python integers.
 """
@@ -20,7 +20,7 @@ from inputs.decoding.box_rules import ABSENT_SIZE
 Parsed = Dict[str, tf.Tensor]
 Parser = Callable[[tf.Tensor, Optional[tf.Tensor]], Parsed]
 
-# Raised for bytes that are no message; protobuf without its C library also raises ValueError for
+# Raised for bytes that are not a message; protobuf without its C library also raises ValueError for
 # keys that are not UTF-8.
 PARSE_ERRORS = (DecodeError, ValueError)
 

@@ -25,7 +25,7 @@ def make_image_decoder(
 ) -> Callable[[Parsed], Tuple[tf.Tensor, tf.Tensor]]:
     """Builds the function from a record to its image, uint8 [h, w, C], and its size, int32 [2].
 
-    With `fast_jpeg` the image is smaller than this size if `resizer` makes much less of it.
+    With `fast_jpeg` the image is smaller than this size if `resizer` shrinks it much more.
     """
     reducing = resizer if config.fast_jpeg else None
     decode: Callable[[Parsed], tf.Tensor]
@@ -94,8 +94,8 @@ def decode_image(parsed: Parsed, num_additional_channels: int) -> tf.Tensor:
 def _cached(decode: Callable[[Parsed], tf.Tensor]) -> Callable[[Parsed], tf.Tensor]:
     """Keeps images that have been decoded once, by their encoded bytes.
 
-    Only decoding is left out: records are read in their order as ever, so that a resumed run and
-    the search for bad records need not know of it.
+    Only decoding is skipped: records are read in the same order, so that resumed runs and the guard
+    do not depend on the cache.
     """
     table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, "", checkpoint=False)
 
@@ -118,8 +118,8 @@ def _cached(decode: Callable[[Parsed], tf.Tensor]) -> Callable[[Parsed], tf.Tens
 def _decode_reduced(parsed: Parsed, resizer: Resizer) -> tf.Tensor:
     """Decodes an image, a large JPEG smaller.
 
-    The smaller picture is an average of the full one, so nothing is lost that the resizer, which
-    takes single pixels, would keep.
+    The smaller picture is an average of the full one. So it has all that the resizer, which picks
+    single pixels, would keep.
     """
     encoded = parsed["image/encoded"]
 

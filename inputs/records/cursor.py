@@ -86,8 +86,8 @@ class DataCursor:
     def begin(self, seed: Optional[int], order: str) -> CursorState:
         """The state to start from: the saved one if the order of records is still the same.
 
-        Data that have begun before, as on a worker that was lost, begin where they are now. `seed`
-        None draws one; `order` is of `order_fingerprint`, with the same seed.
+        Data that have begun before, as on a worker that was lost, continue from the current state.
+        `seed` None draws one; `order` is the `order_fingerprint` with this seed.
         """
         if self.state is not None and self.state.order == order:
             return self.state

@@ -1,4 +1,4 @@
-"""How the records of a training run are divided among the workers of a cluster.
+"""Divides the records of a training run among the workers of a cluster.
 
 Each stream of files is divided by itself. If a stream has at least as many files as there are
 workers, worker `i` of `n` reads the files i, i + n, i + 2 n, … whole. If it has fewer, all workers
@@ -15,7 +15,7 @@ WHOLE: Shard = (1, 0)
 
 
 class WorkerParts(NamedTuple):
-    """How all records of a run are divided."""
+    """The parts of all workers."""
 
     num_workers: int
     streams: List[List[str]]  # the files of each stream that has any

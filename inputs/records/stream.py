@@ -61,7 +61,7 @@ class Files(NamedTuple):
     """The files of a reader; `schema.RECORD` counts in `paths`."""
 
     paths: List[str]
-    sizes: List[int]  # in bytes; SIZE_UNKNOWN of remote ones
+    sizes: List[int]  # in bytes; SIZE_UNKNOWN for remote files
     streams: List[List[str]]  # one of all paths, or with weights one for each input_path
 
 
@@ -93,7 +93,7 @@ def find_files(pattern: str) -> List[str]:
 
 
 def match_files(pattern: str) -> List[str]:
-    """All that matches, as `find_files`, folders and named pipes included."""
+    """Like `find_files`, with folders and named pipes that match."""
     paths: List[str] = sorted(tf.io.gfile.glob(pattern))
     if not paths and special_kind(pattern):  # a loop of links, which no glob reports
         return [pattern]
@@ -176,7 +176,7 @@ def list_files(
     policy: Optional[BadRecordPolicy] = None,
     log: Optional[FaultLog] = None,
 ) -> Files:
-    """All files of a reader: its input_paths in order, those of a pattern sorted.
+    """All files of a reader: in the order of its input_paths, the files of a pattern sorted.
 
     Patterns without a file and empty files are reported to `log`, unless the policy rejects them.
     """
@@ -318,7 +318,7 @@ def _epoch_reader(
 def file_reader(
     files: Files, read_rest: ReadRest, indices: Sequence[int]
 ) -> Callable[..., tf.data.Dataset]:
-    """A function from a place in `indices` to the `StreamRecord`s of that one of the files."""
+    """A function from a place in `indices` to the `StreamRecord`s of that file."""
     paths = [files.paths[index] for index in indices]
     compressions = [compression_of(path) for path in paths]
     sizes = [
@@ -346,7 +346,7 @@ def file_reader(
 def _all_records(
     serialized: tf.data.Dataset, read_rest: ReadRest, file: tf.Tensor, size: tf.Tensor
 ) -> tf.data.Dataset:
-    """`StreamRecord`s of a file: those that TensorFlow's reader returns, and then the rest."""
+    """All `StreamRecord`s of a file: by TensorFlow's reader, then by `read_rest`."""
     none = tf.zeros([0], tf.string)
 
     @tf.autograph.experimental.do_not_convert

@@ -3,8 +3,8 @@
 A record is: its length (8 bytes, little-endian), a checksum of the length (4 bytes), the data, and
 a checksum of the data (4 bytes); checksums are CRC-32C, rotated and shifted by a constant. If the
 checksum of the data is wrong, the length still gives the start of the next record. If the checksum
-of the length is wrong, the next record is searched for: the next offset whose 12 bytes are a length
-and its checksum.
+of the length is wrong, the reader searches the next offset whose 12 bytes are a length and its
+checksum.
 
 This reader serves examination, and the rest of files that TensorFlow's reader abandons. Records are
 numbered from 0, damaged ones included. A gap in a file counts as one record, since the number of
@@ -57,7 +57,7 @@ def compression_of(path: str) -> str:
 
 
 def read_records(path: str, offset: int = 0) -> Iterator[BytesOrDamage]:
-    """The bytes or the damage of each record, from the one that begins at an offset on."""
+    """The bytes or the damage of each record, starting with the record at an offset."""
     return (record for _, record in read_frames(path, offset))
 
 
