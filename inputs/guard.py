@@ -6,7 +6,8 @@ Some records later the map has certainly finished this record: Python reads it a
 and reports its faults to the `FaultLog`, which decides when the run must stop. Counts of corrected
 boxes come with the batch.
 
-TensorFlow's reader abandons a file at the first damage; Python reads the rest from that byte on.
+TensorFlow's reader abandons a file at the first damage; Python reads the rest from that byte on,
+also of a compressed file.
 
 A dataset on another machine cannot call Python: the host of a TPU, or the data workers of a
 `tf.data` service. There the `GraphGuard` ends the run at any fault with TensorFlow's message:
@@ -20,7 +21,7 @@ import collections
 import contextlib
 import dataclasses
 import itertools
-from typing import Any, Callable, Counter, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Counter, Dict, Iterator, List, Sequence, Tuple
 
 import numpy as np
 
@@ -48,9 +49,10 @@ from inputs.records.tfrecord import Damage
 Read = Callable[[tf.Tensor, StreamRecord, tf.Tensor], Any]
 # (serialized record, number) -> why TensorFlow cannot use it, "" if it can.
 Retry = Callable[[bytes, int], str]
+Frames = Iterator[Tuple[tfrecord.Frame, tfrecord.BytesOrDamage]]
 
 MAX_LOSSES = 100  # times that one record may be lost while no other can be used
-NO_MORE = -1  # an offset after a rest that cannot be read
+NO_MORE = -1  # the offset after a rest that cannot be read
 
 
 class Guard:
@@ -68,6 +70,8 @@ class Guard:
             tf.int64, tf.int64, [NO_MORE, NO_MORE], checkpoint=False
         )
         self._ends: Dict[str, int] = {}  # file -> bytes of its content, once Python has met its end
+        # File -> its rest while Python reads it, and the offset of the next record.
+        self._rests: Dict[str, Tuple[int, Frames]] = {}
         self._losses: Counter[int] = collections.Counter()  # by record id, since the last usable
         self._next_number = 0  # if that record is lost, none was usable since the last loss
 
@@ -150,19 +154,26 @@ class Guard:
         return features
 
     def _read_rest(self, file: int, offset: int) -> Tuple[np.ndarray, np.ndarray, np.int64]:
-        """The results of `ReadRest`; a rest that cannot be read is a record at offset ~begin."""
+        """The results of `ReadRest`; what cannot be read counts as one record."""
         path, begin = self._paths[file], int(offset)
         contents, begins, end = [], [], begin
-        if begin != NO_MORE and self._ends.get(path) != begin:
-            contents, begins, end = [b""], [~begin], NO_MORE
-            with contextlib.suppress(OSError, tf.errors.OpError):
-                rest = list(itertools.islice(tfrecord.read_frames(path, begin), BLOCK))
-                if not rest:
-                    self._ends[path] = begin
-                if not rest or not tfrecord.compression_of(path):
-                    contents = [b"" if isinstance(record, Damage) else record for _, record in rest]
-                    begins = [frame.offset for frame, _ in rest]
-                    end = rest[-1][0].end if rest else begin
+        if begin not in (NO_MORE, self._ends.get(path)):
+            following, rest = self._rests.pop(path, (NO_MORE, iter(())))
+            is_new = following != begin
+            try:
+                rest = tfrecord.read_frames(path, begin) if is_new else rest
+                for frame, record in itertools.islice(rest, BLOCK):
+                    contents.append(b"" if isinstance(record, Damage) else record)
+                    begins.append(frame.offset)
+                    end = frame.end
+            except (OSError, tf.errors.OpError):
+                contents.append(b"")
+                begins.append(end)
+                end = NO_MORE
+            if contents:
+                self._rests[path] = end, rest
+            elif is_new:
+                self._ends[path] = begin
         return np.array(contents, object), np.array(begins, np.int64), np.int64(end)
 
     def _report_losses(self, numbers: np.ndarray, locations: np.ndarray) -> bytes:
@@ -191,9 +202,6 @@ class Guard:
     def _explain(self, path: str, place: int, offset: int, number: int) -> None:
         """Reports the faults of a record; `place` is its number in the file."""
         try:
-            if offset < 0:
-                self._report_rest(path, place, ~offset)
-                return
             record = next(tfrecord.read_records(path, offset), b"")
         except (OSError, tf.errors.OpError) as error:
             self._report([self._policy.fault("lost_records", str(error))], path)
@@ -207,21 +215,6 @@ class Guard:
             reason = self._retry(record, number) or "it failed once, but not when tried again"
             faults.append(self._policy.fault("unexplained", f"TensorFlow rejects it: {reason}"))
         self._report(faults, path, place, examined.source_id)
-
-    def _report_rest(self, path: str, place: int, offset: int) -> None:
-        """Reports the records of a compressed file from its first damage on."""
-        num_intact = 0
-        for number, record in enumerate(tfrecord.read_records(path, offset), place):
-            if isinstance(record, Damage):
-                self._report([self._policy.fault(record.kind, record.message)], path, number)
-            else:
-                num_intact += 1
-        if num_intact:
-            message = (
-                f"{num_intact} records that follow the damage are lost; decompress the file to use "
-                "them"
-            )
-            self._report([self._policy.fault("lost_records", message, num_intact)], path)
 
     def _report_counts(self, records: np.ndarray, names: np.ndarray, counts: np.ndarray) -> bytes:
         """Reports the corrected boxes of a batch; returns why the run must stop, or b""."""

@@ -63,8 +63,7 @@ TABLE: Dict[str, FaultKind] = {
     ),
     "lost_records": FaultKind(
         "the rest of a file cannot be read",
-        "copy or write the file again; after damage, only uncompressed files can be read further",
-        FAIL, unit="file",
+        "copy or write the file again", FAIL, unit="file",
     ),
     "broken_source": FaultKind(
         "an annotation file or line cannot be read", source_remedy="correct the file or line",
