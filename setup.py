@@ -66,7 +66,7 @@ TEST = [
 # It needs protobuf 4, whose output all later releases read, so it fits TensorFlow 2.15 only.
 PROTOS = ["grpcio-tools==1.62.3"]
 
-# For `convert --runner`; the range allows the protobuf of TensorFlow 2.15.
+# For `--runner` of `convert` and `detect`; the range allows the protobuf of TensorFlow 2.15.
 BEAM = ["apache-beam>=2.55,<2.72"]
 
 # For `export --format`: docs/exporting.md.

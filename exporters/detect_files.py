@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from typing import Any, Collection, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Union
+from typing import (
+    Any,
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Set,
+    Union,
+)
 
 import numpy as np
 from PIL import Image
@@ -65,26 +78,45 @@ def detect_files(
     used_names: Set[str] = set()
     with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
         for path in paths:
-            try:
-                image = read_image(path)
-                size = (image.height, image.width)
-                (detections,) = detector.detect_batch(image.pixels[np.newaxis], size)
-            except (OSError, tf.errors.OpError) as error:
-                reason = str(error)
-                if isinstance(error, tf.errors.OpError):
-                    reason = f"{path}: the model fails: {failures.reason(error)}"
-                lines.write(json_lines.dumps({"file": path, "error": reason}) + "\n")
-                yield FileResult(path, None, None, reason)
+            line, image, detections = detect_image(
+                detector, path, functools.partial(read_image, path), passes
+            )
+            lines.write(json_lines.dumps(line) + "\n")
+            if image is None or detections is None:
+                yield FileResult(path, None, None, line["error"])
                 continue
-            detections = passes.apply(detections)
             picture_path = None
             if drawing != "none":
                 suffix = "png" if max(image.pixels.shape) > _MAX_JPEG_SIDE else drawing
                 picture_path = os.path.join(output_dir, _drawing_name(path, suffix, used_names))
                 picture = Image.fromarray(detections.draw(image.pixels))
                 picture.save(picture_path, quality=_JPEG_QUALITY)  # PNG has no quality
-            lines.write(json_lines.dumps(_image_line(path, image, detections)) + "\n")
             yield FileResult(path, detections, picture_path, None, image.reduced_by)
+
+
+class ImageResult(NamedTuple):
+    """The result for one image; it has no image and no detections if the image cannot be used."""
+
+    line: Dict[str, Any]  # for JSON lines
+    image: Optional[ImageFile] = None
+    detections: Optional[Detections] = None
+
+
+def detect_image(
+    detector: Detector, name: str, read: Callable[[], ImageFile], passes: Filter
+) -> ImageResult:
+    """Runs the detector on an image that `read` returns, or for which it raises OSError."""
+    try:
+        image = read()
+        size = (image.height, image.width)
+        (detections,) = detector.detect_batch(image.pixels[np.newaxis], size)
+    except (OSError, tf.errors.OpError) as error:
+        reason = str(error)
+        if isinstance(error, tf.errors.OpError):
+            reason = f"{name}: the model fails: {failures.reason(error)}"
+        return ImageResult({"file": name, "error": reason})
+    detections = passes.apply(detections)
+    return ImageResult(_image_line(name, image, detections), image, detections)
 
 
 def _drawing_name(path: str, suffix: str, used_names: Set[str]) -> str:

@@ -55,7 +55,7 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
     for path in paths:
         if os.path.isdir(path):
             inside = _files_below(path, skipped) if recursive else _files_in(path)
-            images_inside = [each for each in inside if _is_image(each)]
+            images_inside = [each for each in inside if is_image(each)]
             if not images_inside:
                 below = " or its subfolders" if recursive else ""
                 others = f" ({count_suffixes(inside)})" if inside else ""
@@ -74,7 +74,7 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
 def other_files(folder: str, *, recursive: bool = False, skipped: str = "") -> List[str]:
     """The files of a folder that `list_images` leaves out, except hidden ones."""
     files_inside = _files_below(folder, skipped) if recursive else _files_in(folder)
-    return [each for each in files_inside if not _is_image(each)]
+    return [each for each in files_inside if not is_image(each)]
 
 
 def count_suffixes(paths: Sequence[str]) -> str:
@@ -88,11 +88,12 @@ def count_suffixes(paths: Sequence[str]) -> str:
 def subfolders_of(path: str) -> List[str]:
     """Folders in a folder by name, except those that are listed as images."""
     return sorted(
-        each.path for each in os.scandir(path) if each.is_dir() and not _is_image(each.name)
+        each.path for each in os.scandir(path) if each.is_dir() and not is_image(each.name)
     )
 
 
-def _is_image(path: str) -> bool:
+def is_image(path: str) -> bool:
+    """True if a file is an image by its name."""
     return path.lower().endswith(IMAGE_SUFFIXES)
 
 
@@ -101,7 +102,7 @@ def _files_in(folder: str) -> List[str]:
     return sorted(
         each.path
         for each in os.scandir(folder)
-        if _is_image(each.name) or not (each.is_dir() or each.name.startswith("."))
+        if is_image(each.name) or not (each.is_dir() or each.name.startswith("."))
     )
 
 

@@ -16,7 +16,8 @@ from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.files import atomic, image_header
 from exporters.detector import Detections
-from exporters.image_files import read_image
+from exporters.image_files import ImageFile, read_image
+from exporters.loaded_model import LABEL_MAP_FILE
 from inputs.datasets import masks, writer
 
 FOLDER = "annotations"  # in the output of detect
@@ -187,24 +188,30 @@ class Records(AnnotationWriter):
     def add(self, path: str, detections: Detections) -> None:
         with open(path, "rb") as file:
             encoded = file.read()
-        image = read_image(path)
-        is_stored = image_header.claimed_size(encoded) == detections.image_size
-        if not image_header.format_of(encoded) or not is_stored or image.orientation > 1:
-            # A record keeps pixels as the file stores them, and cannot say how to turn them.
-            encoded = writer.encode_image(image.pixels)
-        annotations = writer.Annotations(
-            boxes=detections.normalized_boxes,
-            class_ids=detections.classes.tolist(),
-            class_names=detections.names,
-            masks=None
-            if detections.masks is None
-            else [masks.to_png(mask) for mask in detections.whole_masks()],
-            confidences=detections.scores.tolist(),
-        )
-        example = writer.make_example(encoded, annotations, filename=self.name(path))
-        self._writer.write(example.SerializeToString())
+        record = make_record(self.name(path), encoded, read_image(path), detections)
+        self._writer.write(record.SerializeToString())
         self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
         self._writer.close()
-        writer.write_label_map(self.class_names, os.path.join(self.folder, "label_map.pbtxt"))
+        writer.write_label_map(self.class_names, os.path.join(self.folder, LABEL_MAP_FILE))
+
+
+def make_record(
+    name: str, encoded: bytes, image: ImageFile, detections: Detections
+) -> tf.train.Example:
+    """A record of an image file, decoded already, with detections as its objects."""
+    is_stored = image_header.claimed_size(encoded) == detections.image_size
+    if not image_header.format_of(encoded) or not is_stored or image.orientation > 1:
+        # A record keeps pixels as the file stores them, and cannot say how to turn them.
+        encoded = writer.encode_image(image.pixels)
+    annotations = writer.Annotations(
+        boxes=detections.normalized_boxes,
+        class_ids=detections.classes.tolist(),
+        class_names=detections.names,
+        masks=None
+        if detections.masks is None
+        else [masks.to_png(mask) for mask in detections.whole_masks()],
+        confidences=detections.scores.tolist(),
+    )
+    return writer.make_example(encoded, annotations, filename=name)

@@ -8,7 +8,7 @@ have this package installed. Beam is needed here only: `pip install 'estimator-d
 from __future__ import annotations
 
 import shlex
-from typing import Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 from estimator_det.config.text import nearest
 from estimator_det.errors import UsageError
@@ -17,9 +17,12 @@ from inputs.conversion.engine import Runner
 from inputs.conversion.shards import ConversionJob, ShardResult
 from inputs.datasets.source import ConversionError
 
+# Runs a transform on each element, such as a shard.
+Pipeline = Callable[[Sequence[Any], Any], None]
 
-def make_runner(name: str, options: str = "") -> Runner:
-    """A function for `engine.convert` that runs shards on a runner of Beam, such as DirectRunner.
+
+def make_pipeline(name: str, options: str = "") -> Pipeline:
+    """Pipelines on a runner of Beam, such as DirectRunner.
 
     Args:
         options: Further options of the pipeline, as on a command line.
@@ -37,24 +40,37 @@ def make_runner(name: str, options: str = "") -> Runner:
         hint = nearest(name, known) or "."
         raise UsageError(f"--runner {name!r} is not known{hint} Allowed: {known}")
 
-    def run(job: ConversionJob) -> Iterator[ShardResult]:
+    def run(elements: Sequence[Any], transform: Any) -> None:
         settings = pipeline_options.PipelineOptions([f"--runner={name}", *shlex.split(options)])
         with beam.Pipeline(options=settings) as pipeline:
-            _ = (
-                pipeline
-                | "Shards" >> beam.Create(list(range(job.num_shards)), reshuffle=True)
-                | "Convert" >> beam.Map(_convert, job)
-            )
+            _ = pipeline | "Shards" >> beam.Create(elements, reshuffle=True) | transform
+
+    return run
+
+
+def make_runner(name: str, options: str = "") -> Runner:
+    """A function for `engine.convert` that runs shards as `make_pipeline` does."""
+    pipeline = make_pipeline(name, options)
+
+    def run(job: ConversionJob) -> Iterator[ShardResult]:
+        import apache_beam as beam
+
+        pipeline(list(range(job.num_shards)), "Convert" >> beam.Map(_convert, job))
         for number in range(job.num_shards):
             result = shards.read_result(job, number)
             if result is None:
-                raise ConversionError(
-                    f"shard {number} is missing in {job.output_dir} after the pipeline: workers "
-                    "must see this folder under the same path"
-                )
+                raise ConversionError(missing(number, job.output_dir))
             yield result
 
     return run
+
+
+def missing(shard: int, folder: str) -> str:
+    """Error of a shard without a result after the pipeline."""
+    return (
+        f"shard {shard} is missing in {folder} after the pipeline: workers must see this folder "
+        "under the same path"
+    )
 
 
 def _convert(shard: int, job: ConversionJob) -> int:

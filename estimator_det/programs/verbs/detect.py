@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options, names_of, score
+from estimator_det.programs.verbs.base import add_options, names_of, positive, score
 
 if TYPE_CHECKING:
     from exporters.label_drafts import AnnotationWriter
@@ -24,7 +24,7 @@ EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "images", nargs="+", metavar="IMAGE", help="images, videos, folders of images"
+        "images", nargs="*", metavar="IMAGE", help="images, videos, folders of images"
     )
     text = "folder of an export, or a model in it, of any format"
     add_options(parser, str, {"--model PATH": text}, required=True)
@@ -35,8 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draw",
         choices=("jpg", "png", "none"),
-        default="jpg",
-        help="format of the drawings of images; none: only the JSON lines (default: %(default)s)",
+        help="format of the drawings of images; none: only the JSON lines (default: jpg)",
     )
     parser.add_argument(
         "--threshold",
@@ -55,6 +54,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the detections as drafts of labels to annotations/ in output_dir: "
         "%(choices)s",
     )
+    group = parser.add_argument_group("many images, in shards")
+    texts = {
+        "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner; images and "
+        "folders may be patterns and remote, and the results are shards",
+        "--runner_options TEXT": "further options of Beam, e.g. '--project=p'",
+    }
+    add_options(group, str, texts)
+    text = "images of record files in place of image files; may be repeated"
+    add_options(group, str, {"--records PATTERN": text}, action="append")
+    text = "default: one for each 1,000 images, or for each record file"
+    add_options(group, positive, {"--num_shards": text})
 
 
 def _threshold(text: str) -> Union[float, str]:
@@ -65,9 +75,24 @@ def _threshold(text: str) -> Union[float, str]:
 
 
 def run(options: argparse.Namespace) -> int:
+    from exporters.detect_files import DEFAULT_MIN_SCORE
+
+    if options.min_score is None:
+        options.min_score = AUTO if options.save_annotations else DEFAULT_MIN_SCORE
+    if options.runner:
+        return _run_shards(options)
+    for name in ("runner_options", "records", "num_shards"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name} has no effect without --runner; remove it")
+    if not options.images:
+        raise UsageError("give images, videos or folders of images")
+    return _run_here(options)
+
+
+def _run_here(options: argparse.Namespace) -> int:
     from estimator_det.files import ownership
     from exporters import Detector, label_drafts, video
-    from exporters.detect_files import DEFAULT_MIN_SCORE, DETECTIONS_FILE, Filter
+    from exporters.detect_files import DETECTIONS_FILE, DRAWINGS
     from exporters.image_files import list_images
     from model_fn.checkpoints import writing
 
@@ -82,8 +107,6 @@ def run(options: argparse.Namespace) -> int:
     save = options.save_annotations
     if videos and save:
         raise UsageError(f"--save_annotations is for images; leave {videos[0]} out")
-    if options.min_score is None:
-        options.min_score = AUTO if save else DEFAULT_MIN_SCORE
     with writing.writable_folder(options.output_dir, "output_dir"):
         earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
         ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
@@ -94,11 +117,7 @@ def run(options: argparse.Namespace) -> int:
                 "--output_dir"
             )
         detector = Detector(options.model)
-        is_auto = options.min_score == AUTO
-        passes = Filter(
-            detector.best_thresholds() if is_auto else options.min_score,
-            None if options.classes is None else detector.class_ids(options.classes),
-        )
+        passes = _filter(detector, options)
         ownership.mark(options.output_dir, "detect")
         failed = 0
         if files:
@@ -107,26 +126,98 @@ def run(options: argparse.Namespace) -> int:
                 parents = [os.path.dirname(os.path.abspath(path)) for path in files]
                 make = label_drafts.FORMATS.get(save)
                 drafts = make(folder, os.path.commonpath(parents), detector.class_names)
-            failed = _detect_images(
-                detector, files, options.output_dir, passes, options.draw, drafts
-            )
+            drawing = options.draw or DRAWINGS[0]
+            failed = _detect_images(detector, files, options.output_dir, passes, drawing, drafts)
         failed += _detect_videos(detector, videos, options.output_dir, passes)
     return console.EXIT_FAILED if failed else console.EXIT_OK
 
 
+def _filter(detector: Any, options: argparse.Namespace) -> Any:
+    from exporters.detect_files import Filter
+
+    ids = None if options.classes is None else sorted(detector.class_ids(options.classes))
+    is_auto = options.min_score == AUTO
+    return Filter(detector.best_thresholds() if is_auto else options.min_score, ids)
+
+
+def _run_shards(options: argparse.Namespace) -> int:
+    """Runs the detector as a pipeline."""
+    from estimator_det.files import ownership
+    from exporters import Detector, detect_shards, label_drafts, video
+    from exporters.loaded_model import LABEL_MAP_FILE
+    from inputs.conversion import beam_pipeline
+    from inputs.datasets import writer
+    from model_fn.checkpoints import writing
+
+    if bool(options.images) == bool(options.records):
+        raise UsageError("give either images or --records PATTERN")
+    if videos := list(filter(video.is_video, options.images)):
+        raise UsageError(f"--runner is for images; leave {videos[0]} out")
+    if options.draw not in (None, "none"):
+        raise UsageError(f"--draw {options.draw} has no effect with --runner; remove it")
+    if options.save_annotations not in (None, "tfrecord"):
+        raise UsageError(
+            f"--save_annotations {options.save_annotations} writes files that name all images; "
+            "with --runner give tfrecord, which convert --to coco reads"
+        )
+    pipeline = beam_pipeline.make_pipeline(options.runner, options.runner_options or "")
+    from exporters import beam_detect
+
+    folder, records = options.output_dir, options.records or ()
+    ownership.refuse_inputs(folder, options.images)
+    paths, others = detect_shards.list_files(
+        options.images, recursive=options.recursive, records=records
+    )
+    _report_others(", ".join(options.images), others)
+    with writing.writable_folder(folder, "output_dir"):
+        detector = Detector(options.model)
+        per_shard = 1 if records else detect_shards.IMAGES_PER_SHARD
+        job = detect_shards.DetectionJob(
+            model=options.model,
+            output_dir=folder,
+            num_shards=min(options.num_shards or -(-len(paths) // per_shard), len(paths)),
+            passes=_filter(detector, options),
+            has_records=bool(records),
+            saves_records=bool(options.save_annotations),
+            version=detect_shards.version_of(options.model),
+        )
+        detect_shards.check_output(job)
+        ownership.mark(folder, "detect")
+        detection = beam_detect.run(job, paths, pipeline)
+        if options.save_annotations:
+            label_map = os.path.join(folder, label_drafts.FOLDER, LABEL_MAP_FILE)
+            writer.write_label_map(detector.class_names, label_map)
+    return _report_shards(job, detection)
+
+
+def _report_shards(job: Any, detection: Any) -> int:
+    """Prints the counts of a pipeline; returns the exit code."""
+    from exporters import detect_shards
+    from exporters.detect_files import DETECTIONS_FILE
+
+    images, detections, shards = map(
+        printing.counted,
+        (detection.num_images, detection.num_detections, job.num_shards),
+        ("image", "detection", "shard"),
+    )
+    kept = f", {detection.num_kept:,} of them by an earlier run" if detection.num_kept else ""
+    console.print_line(f"{images}, {detections} in {shards}{kept}")
+    console.print_line(f"all detections: {os.path.join(job.output_dir, DETECTIONS_FILE)}-*")
+    if not detection.num_failed:
+        return console.EXIT_OK
+    count = printing.counted(detection.num_failed, "image")
+    listed = os.path.join(job.output_dir, detect_shards.BAD_IMAGES_FILE)
+    printing.report(f"{count} cannot be used: {listed}", sys.stderr)
+    return console.EXIT_FAILED
+
+
 def _report_skipped(paths: Sequence[str], output_dir: str, recursive: bool) -> None:
     """Reports the files of folders that are not images, and the subfolders that are not read."""
-    from exporters.image_files import count_suffixes, other_files, subfolders_of
+    from exporters.image_files import other_files, subfolders_of
 
     output = os.path.realpath(output_dir)
     for path in filter(os.path.isdir, paths):
-        others = other_files(path, recursive=recursive, skipped=output_dir)
-        if others:
-            printing.report(
-                f"{path}: {printing.counted(len(others), 'file')} skipped, not images by name: "
-                f"{count_suffixes(others)}, such as {others[0]}",
-                sys.stderr,
-            )
+        _report_others(path, other_files(path, recursive=recursive, skipped=output_dir))
         if recursive:
             continue
         subfolders = [each for each in subfolders_of(path) if os.path.realpath(each) != output]
@@ -136,6 +227,17 @@ def _report_skipped(paths: Sequence[str], output_dir: str, recursive: bool) -> N
                 f"{path}: {text} skipped, such as {subfolders[0]}; add --recursive to read them",
                 sys.stderr,
             )
+
+
+def _report_others(source: str, others: Sequence[str]) -> None:
+    from exporters.image_files import count_suffixes
+
+    if others:
+        printing.report(
+            f"{source}: {printing.counted(len(others), 'file')} skipped, not images by name: "
+            f"{count_suffixes(others)}, such as {others[0]}",
+            sys.stderr,
+        )
 
 
 def _detect_images(
