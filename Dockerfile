@@ -8,25 +8,27 @@
 ARG BASE=python:3.11-slim-bookworm
 ARG SERVING=tensorflow/serving:2.15.1
 
-# Training, evaluation and export: arguments are flags of model_main.
+# Training, evaluation and export: `docker run estimator-det train …`.
 FROM ${BASE} AS train
 # For GPUs: tensorflow[and-cuda]==2.15.1
-ARG TENSORFLOW=tensorflow==2.15.1
+ARG TENSORFLOW=tensorflow
 WORKDIR /opt/estimator-det
-# The versions of all packages for Python 3.11 and this TensorFlow; for others /dev/null.
-ARG CONSTRAINTS=requirements_lock.txt
+# A change of code keeps the layers of these two.
 COPY requirements_lock.txt ./
-RUN pip install --no-cache-dir --constraint "${CONSTRAINTS}" "${TENSORFLOW}"
-COPY setup.py pyproject.toml MANIFEST.in LICENSE README.md ./
+RUN pip install --no-cache-dir --require-hashes --requirement requirements_lock.txt
+RUN pip install --no-cache-dir "${TENSORFLOW}"
+COPY setup.py pyproject.toml MANIFEST.in LICENSE NOTICE README.md ./
 COPY estimator_det estimator_det
 COPY inputs inputs
 COPY model_fn model_fn
 COPY exporters exporters
-RUN pip install --no-cache-dir --constraint "${CONSTRAINTS}" . "${TENSORFLOW}"
-# Kubernetes may run it as any user: caches need a folder that all can write to.
+RUN pip install --no-cache-dir --no-deps --no-build-isolation .
+# `docker run --user` and Kubernetes may choose another: caches are where all can write to.
+USER 1000:1000
 ENV HOME=/tmp
 WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "estimator_det.model_main"]
+# model_main: docker run --entrypoint python estimator-det -m estimator_det.model_main …
+ENTRYPOINT ["estimator-det"]
 
 # TensorFlow Serving with an export of `estimator-det export` as model "detector", version 1.
 FROM ${SERVING} AS serving

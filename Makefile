@@ -1,10 +1,9 @@
-# `make test` needs Python 3.11 with pip, nothing else; `make demo` and `make unit` run on 3.9 and
-# 3.10, too. Newer interpreters need a newer TensorFlow:
-# make unit PYTHON=python3.13 TENSORFLOW=2.21.0 VENV=.venv-3.13
+# `make test` needs Python 3.11 with pip, nothing else; `make demo` and `make unit` run on 3.9 to
+# 3.13: make unit PYTHON=python3.13 VENV=.venv-3.13
 
 PYTHON ?= python3.11
-TENSORFLOW ?= 2.15.1
 NEWEST ?= 2.21.0
+TENSORFLOW ?= $(if $(filter python3.12 python3.13,$(notdir $(PYTHON))),$(NEWEST),2.15.1)
 VENV ?= .venv
 # Processes that run tests at once.
 JOBS ?= 2
@@ -25,8 +24,10 @@ STEPS ?= 20
 comma := ,
 EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
 
-# The lock is for one pair of Python and TensorFlow.
-CONSTRAINTS := $(if $(filter python3.11/2.15.1,$(notdir $(PYTHON))/$(TENSORFLOW)),--constraint requirements_lock.txt)
+# The lock has one TensorFlow for each Python: pyproject.toml, [tool.uv].
+LOCKED := $(filter $(notdir $(PYTHON))/$(TENSORFLOW),\
+  python3.9/2.15.1 python3.10/2.15.1 python3.11/2.15.1 python3.12/2.21.0 python3.13/2.21.0)
+INSTALL = $(BIN)/python -m pip install --quiet
 
 # TensorFlow's notes on missing accelerators hide what matters.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
@@ -46,7 +47,7 @@ help:
 	@echo "make docs       these pages, an API reference and all fields of configurations as a site in site/"
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
-	@echo "make lock       requirements_lock.txt, which the environment is installed from, of the newest versions"
+	@echo "make lock       requirements*_lock.txt, which environments are installed from, of the newest versions"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
 	@echo "make clean      remove what was built, the environment included"
@@ -56,22 +57,25 @@ venv: $(STAMP)
 # Done again only when what is installed changes; rebuilt for another Python or TensorFlow. Some
 # systems ship Python without the parts that put pip into an environment; the pip they have can do
 # that too.
-$(STAMP): setup.py pyproject.toml requirements_lock.txt
+$(STAMP): setup.py pyproject.toml requirements_test_lock.txt
 	@echo "== environment in $(VENV) ($(PYTHON), TensorFlow $(TENSORFLOW)): a few minutes, once"
 	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
 	  $(PYTHON) -m pip --python $(BIN)/python install --quiet pip; }
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
+	$(if $(LOCKED),$(INSTALL) --require-hashes --requirement requirements_test_lock.txt)
+	$(INSTALL) $(if $(LOCKED),--no-deps --no-build-isolation) --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
 	@touch $@
 
-# The newest versions that fit, from PyPI alone: folders of wheels that this machine may have are
-# not on others.
+# The newest versions that fit, for every Python at once. uv reads no settings of pip, so folders of
+# wheels that this machine may have are left out.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(VENV)-lock/bin/uv pip compile pyproject.toml --quiet --upgrade \
+  --universal --python-version 3.9 --generate-hashes
 lock:
-	python3.11 -m venv --clear $(VENV)-lock
-	PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= PIP_EXTRA_INDEX_URL= $(VENV)-lock/bin/python -m pip install --quiet \
-	  --dry-run --report $(VENV)-lock/report.json '.[test,protos]' 'tensorflow==2.15.1'
-	$(VENV)-lock/bin/python tests/lock.py $(VENV)-lock/report.json > $(VENV)-lock/requirements_lock.txt
-	cp $(VENV)-lock/requirements_lock.txt .
+	$(PYTHON) -m venv --clear $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet uv
+	$(COMPILE) --output-file requirements_lock.txt
+	$(COMPILE) --constraint requirements_lock.txt --extra test --extra protos --output-file requirements_test_lock.txt
+	$(COMPILE) --extra test --extra all --output-file requirements_extras_lock.txt
 	rm -rf $(VENV)-lock
 
 lint: $(STAMP)

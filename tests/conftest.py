@@ -15,6 +15,11 @@ import numpy as np
 import pytest
 from tensorflow.python.framework import ops
 
+try:
+    import tomllib
+except ModuleNotFoundError:  # before Python 3.11; pytest brings it
+    import tomli as tomllib
+
 from estimator_det.compat import tf, tf1
 from tests.reruns import pytest_sessionstart, pytest_terminal_summary  # noqa: F401 (hooks)
 
@@ -22,6 +27,7 @@ TESTS = pathlib.Path(__file__).parent
 ROOT = TESTS.parent
 SHARED = ROOT.parent / "shared"
 EXHAUSTIVE_SECS = 3600
+PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:

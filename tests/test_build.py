@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
+import platform
 import re
-import sys
 from typing import Any, Dict, List
 
 import pytest
 from packaging.requirements import Requirement
 
-from tests.conftest import ROOT
+from tests.conftest import PROJECT, ROOT
 
 PYPI = "@pypi//"
 
@@ -45,30 +44,50 @@ def test_each_python_file_is_in_one_library():
     assert sorted(sources) == _glob([f"{folder}/**/*.py" for folder in folders])
 
 
-def _locked() -> Dict[str, str]:
-    """Versions by name of requirements_lock.txt, names with underscores."""
-    lines = (ROOT / "requirements_lock.txt").read_text().splitlines()
-    pins = [line.partition("==") for line in lines if line and not line.startswith("#")]
-    assert all(version for _, _, version in pins)
-    return {name.lower().replace("-", "_").replace(".", "_"): version for name, _, version in pins}
+def _name(package: str) -> str:
+    return re.sub(r"[-_.]+", "_", package.lower())
 
 
-def test_packages_are_locked_in_versions_of_setup():
-    locked = _locked()
+def _locked(file: str, python: str) -> Dict[str, str]:
+    """Versions by name, with underscores, for a Python; each has hashes."""
+    text = (ROOT / file).read_text()
+    entries = re.findall(r"^(\w[^\\]*?)( \\\n    --hash=sha256:.*)?$", text, re.MULTILINE)
+    assert entries and all(hashes for _, hashes in entries)
+    environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    wanted = [
+        each
+        for each in map(Requirement, (text for text, _ in entries))
+        if each.marker is None or each.marker.evaluate(environment)
+    ]
+    versions = {_name(each.name): str(each.specifier)[2:] for each in wanted}
+    assert len(versions) == len(wanted)
+    return versions
+
+
+@pytest.mark.parametrize("python", ["3.9", "3.10", "3.11", "3.12", "3.13"])
+def test_packages_are_locked_for_every_python(python):
+    assert f"Programming Language :: Python :: {python}" in PROJECT["classifiers"]
+    product = _locked("requirements_lock.txt", python)
+    tests = _locked("requirements_test_lock.txt", python)
+    extras = _locked("requirements_extras_lock.txt", python)
+    assert product.items() <= tests.items()
+    assert "pytest" not in product and {"pytest", "apache_beam", "av"} <= set(extras)
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        for locked in (product, extras):
+            assert requirement.specifier.contains(locked[_name(requirement.name)]), requirement
+    assert product["tensorflow"] == ("2.15.1" if python in ("3.9", "3.10", "3.11") else "2.21.0")
+
+
+def test_packages_of_build_are_locked():
     dependencies = {each for library in LIBRARIES.values() for each in library["deps"]}
-    assert {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)} <= set(locked)
-    text = (ROOT / "setup.py").read_text()
-    required = ast.literal_eval(re.search(r"^REQUIRED = (\[.*?^\])", text, re.M | re.S)[1])
-    for requirement in map(Requirement, required):
-        name = requirement.name.lower().replace("-", "_")
-        assert requirement.specifier.contains(locked[name]), f"{requirement}: {locked[name]}"
-        assert f"{PYPI}{name}" in dependencies
+    names = {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)}
+    assert names <= set(_locked("requirements_test_lock.txt", "3.11"))
+    assert {_name(Requirement(each).name) for each in PROJECT["dependencies"]} <= names
 
 
 def test_the_environment_has_the_locked_versions():
-    locked = _locked()
-    pair = (sys.version_info[:2], importlib.metadata.version("tensorflow"))
-    if pair != ((3, 11), locked["tensorflow"]):
-        pytest.skip("the lock is for another Python or TensorFlow")
+    locked = _locked("requirements_test_lock.txt", platform.python_version().rpartition(".")[0])
+    if importlib.metadata.version("tensorflow") != locked["tensorflow"]:
+        pytest.skip("the lock is for another TensorFlow")
     installed = {name: importlib.metadata.version(name) for name in locked}
-    assert installed == locked, "run make venv, or after a change of setup.py make lock"
+    assert installed == locked, "run make venv, or after a change of pyproject.toml make lock"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import importlib.util
-import json
 import pathlib
 import re
 import shlex
@@ -15,7 +13,7 @@ from typing import Dict, List, NamedTuple
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import PROJECT, ROOT
 
 ROOMS = ("estimator_det", "inputs", "model_fn", "exporters")
 
@@ -62,26 +60,42 @@ def test_everything_that_is_installed_is_copied_and_not_ignored():
     needed |= {*manifest[0].split()} - {"CHANGELOG.md"}
     assert needed | set(ROOMS) == set(copied)
 
-    patterns = [
-        line
-        for line in (ROOT / ".dockerignore").read_text().splitlines()
-        if line and not line.startswith("#")
-    ]
     sources = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
     sources += (ROOT / "estimator_det").rglob("*.proto")
     sources += (ROOT / "estimator_det").rglob("*.config")
     names = [str(path.relative_to(ROOT)) for path in sources]
-    for name in [*copied, *names, "exported/saved_model/saved_model.pb"]:
-        for pattern in patterns:
-            # Docker's ** also means no folder at all.
-            assert not fnmatch.fnmatchcase(name, pattern), (name, pattern)
-            assert not fnmatch.fnmatchcase(name, pattern.replace("**/", "")), (name, pattern)
+    exports = [f"{folder}exported/saved_model/saved_model.pb" for folder in ("", "demo_output/")]
+    assert not [name for name in [*copied, *names, *exports] if _is_ignored(name)]
+    assert all(map(_is_ignored, ["demo_output/train.record", "tests/__init__.py", ".venv/bin/pip"]))
 
 
-def test_entry_point_is_a_program():
-    (entry,) = _values("train", "ENTRYPOINT")
-    command = json.loads(entry)
-    assert command[:2] == ["python", "-m"] and importlib.util.find_spec(command[2])
+def _is_ignored(name: str) -> bool:
+    """True if the last line of .dockerignore that matches a file, or its folder, excludes it."""
+    path, ignored = pathlib.PurePath(name), False
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.lstrip("!").replace("**/", "")
+        if line and not line.startswith("#"):
+            parts = [str(path), *map(str, list(path.parents)[:-1])]
+            parts += path.parts if "**/" in line else []  # at any depth
+            if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+                ignored = not line.startswith("!")
+    return ignored
+
+
+def test_a_change_of_code_keeps_the_layers_of_its_dependencies():
+    steps = [step for step in STEPS if step.stage == "train"]
+    first_code = next(i for i, step in enumerate(steps) if step.value.startswith("setup.py"))
+    installed = [step.value for step in steps[:first_code] if step.keyword == "RUN"]
+    assert "--require-hashes --requirement requirements_lock.txt" in installed[0]
+    (install,) = [step.value for step in steps[first_code:] if step.keyword == "RUN"]
+    assert "--no-deps" in install
+
+
+def test_the_image_runs_verbs_and_not_as_root():
+    assert _values("train", "ENTRYPOINT") == ['["estimator-det"]']
+    assert PROJECT["scripts"] == {"estimator-det": "estimator_det.cli:main"}
+    (user,) = _values("train", "USER")
+    assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
 
 
 @pytest.mark.slow
@@ -104,16 +118,14 @@ def test_training_image_in_a_clean_environment(tmp_path):
     for value in _values("train", "RUN"):
         pip, *arguments = shlex.split(_filled(value))
         subprocess.run([str(binaries / pip), "-q", *arguments], cwd=image, check=True)
-    (entry,) = _values("train", "ENTRYPOINT")
-    program, *arguments = json.loads(entry)
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    done = run(str(binaries / program), *arguments, "--help")
+    done = run(str(binaries / "python"), "-m", "estimator_det.model_main", "--help")
     assert done.returncode == 0 and "--pipeline_config_path" in done.stdout
     done = run(str(binaries / "estimator-det"), "check-config", "none.config")
     assert done.returncode == 3, done.stderr
     code = "import estimator_det, pathlib; print(pathlib.Path(estimator_det.__file__).parents[1])"
-    installed = run(str(binaries / program), "-c", code).stdout.strip()
+    installed = run(str(binaries / "python"), "-c", code).stdout.strip()
     assert pathlib.Path(installed).is_relative_to(environment)

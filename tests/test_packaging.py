@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email
+import itertools
 import os
 import pathlib
 import re
@@ -11,10 +13,13 @@ import sys
 import pytest
 
 import estimator_det
+import exporters
 import inputs
-from tests.conftest import ROOT
+import model_fn
+from tests.conftest import PROJECT, ROOT
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
+COMMAND = pathlib.Path(sys.executable).parent / "estimator-det"
 
 
 def test_inputs_is_ours():
@@ -27,6 +32,7 @@ def test_inputs_is_ours():
     [
         ("model_fn.py", ["-m", "estimator_det.model_main", "--help"], 1),
         ("inputs.py", ["-m", "estimator_det.cli", "--version"], 1),
+        ("model_fn.py", [str(COMMAND), "--version"], 1),
         ("exporters/__init__.py", ["-c", "import estimator_det"], 7),
         ("inputs.py", ["-c", "import model_fn; model_fn.train_and_evaluate"], 99),
     ],
@@ -41,7 +47,7 @@ def test_a_file_with_the_name_of_a_package_is_named(file, start, num_lines, tmp_
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
     )
     assert done.returncode == 1
     told = done.stderr.splitlines()
@@ -103,26 +109,45 @@ def test_every_module_is_installed(built):
 def test_data_files_are_installed(built):
     protos = built / "estimator_det" / "protos"
     assert len(list(protos.glob("*.proto"))) == len(list(protos.glob("*_pb2.pyi"))) == 37
+    assert all((built / room / "py.typed").is_file() for room in ROOMS)
     configs = {path.name for path in (ROOT / "estimator_det" / "configs").glob("*.config")}
     assert configs == {path.name for path in (built / "estimator_det" / "configs").glob("*")}
 
 
-def test_metadata():
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "setup.py", "-q", "--name", "--version", "--license"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split() == ["estimator-det", estimator_det.__version__, "Apache-2.0"]
-    assert "Apache License" in (ROOT / "LICENSE").read_text()
+@pytest.mark.parametrize("repository", ["", "https://example.org/us/estimator-det"])
+def test_metadata(repository, tmp_path):
+    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "egg_info", f"-e{tmp_path}"]
+    environment = {**os.environ, "REPOSITORY": repository}
+    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    text = next(tmp_path.glob("*/PKG-INFO")).read_text()
+    about = email.message_from_string(text)
+    assert about["Version"] == estimator_det.__version__
+    assert about["License-Expression"] == "Apache-2.0"
+    assert about.get_all("License-File") == ["LICENSE", "NOTICE"]
+    assert all("Apache License" in (ROOT / name).read_text() for name in ("LICENSE", "NOTICE"))
+    links = re.findall(r"\]\(([^)]*)\)", about.get_payload())
+    assert all(link.startswith("https://") for link in links)
+    if repository:
+        assert f"{repository}/raw/main/docs/images/demo.png" in links
+        assert f"{repository}/blob/main/docs/tutorial.md" in links
+        assert len(about.get_all("Project-URL")) == 4
+
+
+def test_the_public_api_is_one_import():
+    stub = (ROOT / "estimator_det" / "__init__.pyi").read_text()
+    assert sorted(re.findall(r"import (\w+) as \1\n", stub)) == estimator_det.__all__
+    assert set(estimator_det.__all__) <= set(dir(estimator_det))
+    for room in (exporters, inputs, model_fn):
+        assert set(room.__all__) <= set(estimator_det.__all__)
+        for name in room.__all__:
+            assert getattr(estimator_det, name) is getattr(room, name)
+    with pytest.raises(AttributeError, match="'estimator_det' has no attribute 'Detecter'"):
+        _ = estimator_det.Detecter
 
 
 def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
-    requirements = re.findall(r"[\"']([a-z][\w-]*[<>=]=?[^\"']+)", (ROOT / "setup.py").read_text())
-    names = {re.split(r"[<>=; ]", requirement)[0] for requirement in requirements}
-    assert {"tensorflow", "pytest", "grpcio-tools"} <= names
-    for name in names:
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = {*PROJECT["dependencies"], *itertools.chain(*extras)}
+    for name in {re.split(r"[<>=; []", requirement)[0] for requirement in requirements}:
         assert re.search(rf"\b{re.escape(name)}\b", reasons), name

@@ -13,7 +13,7 @@ import pytest
 
 import estimator_det
 from estimator_det.compat import versions
-from tests.conftest import TESTS
+from tests.conftest import PROJECT, ROOT
 
 
 @pytest.mark.parametrize("version", ["2.14.1", "2.22.0", "3.0.0", "1.15.5"])
@@ -27,8 +27,8 @@ def test_other_tensorflows_are_refused_with_a_remedy(version):
 
 
 def test_range_is_that_of_the_package():
-    setup = (TESTS.parent / "setup.py").read_text()
-    (oldest, newest) = re.findall(r'"tensorflow>=([\d.]+),<([\d.]+)"', setup)[0]
+    required = "\n".join(PROJECT["dependencies"])
+    (oldest, newest) = re.findall(r"^tensorflow>=([\d.]+),<([\d.]+)$", required, re.MULTILINE)[0]
     assert versions.release(oldest) == versions.OLDEST_TENSORFLOW
     major, minor = versions.NEWEST_TENSORFLOW
     assert newest == f"{major}.{minor + 1}"
@@ -88,7 +88,7 @@ def test_the_commands_tell_what_is_wrong_in_a_line():
     )
     done = subprocess.run(
         [sys.executable, "-c", program, "nowhere"],
-        cwd=TESTS.parent,
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.conftest import TESTS
+from tests.conftest import PROJECT, ROOT
 
-ROOT = TESTS.parent
 PROTOS = ROOT / "estimator_det" / "protos"
 
 
 def _pinned_version() -> str:
-    """The grpcio-tools version that setup.py asks for; others write other headers."""
-    for line in (ROOT / "setup.py").read_text().splitlines():
-        if "grpcio-tools==" in line:
-            return line.split("grpcio-tools==")[1].split('"')[0]
-    raise AssertionError("setup.py pins no grpcio-tools")
+    """The grpcio-tools version that pyproject.toml asks for; others write other headers."""
+    (requirement,) = PROJECT["optional-dependencies"]["protos"]
+    return re.fullmatch(r"grpcio-tools==([\d.]+);.*", requirement)[1]
 
 
 def test_generated_modules_are_current(tmp_path):

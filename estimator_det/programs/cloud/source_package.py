@@ -90,7 +90,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     if done.returncode:
         raise RunError(
             f"the package cannot be built in {root}: {printing.plain(done.stderr[-2000:])}. "
-            "Correct setup.py or install setuptools, and submit again"
+            "Correct pyproject.toml, or pip install 'setuptools>=77.0.3', and submit again"
         )
     (package,) = folder.glob("*.tar.gz")
     return package
@@ -108,8 +108,8 @@ def check(package: pathlib.Path) -> None:
             f"{printing.counted(len(missing), 'file')} of estimator-det "
             f"{estimator_det.__version__} not found in it "
             f"({printing.listed(missing, _MOST_NAMED)}). Check "
-            "packages and package_data in setup.py, and MANIFEST.in; or build the package from "
-            "the checkout that runs submit"
+            "packages and package-data in pyproject.toml, and MANIFEST.in; or build the package "
+            "from the checkout that runs submit"
         )
 
 
