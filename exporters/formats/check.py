@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, NamedTuple, Optional, Sequence
+from typing import Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -11,7 +11,15 @@ from estimator_det.console import printing
 from estimator_det.detectors.base import build_detector
 from estimator_det.protos import model_pb2, pipeline_pb2, ssd_pb2
 from exporters.formats.base import Tolerance
-from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+from exporters.loaded_model import (
+    BOXES,
+    CLASSES,
+    KEYPOINT_SCORES,
+    KEYPOINTS,
+    NUM,
+    SCORES,
+    LoadedModel,
+)
 from inputs.serving import make_receiver
 from model_fn.serving.graph import serve
 
@@ -26,7 +34,8 @@ class ModelDifference(NamedTuple):
     """The differences of two models on the same images."""
 
     scores: float  # the largest one
-    boxes: float  # fractions of the image, or of the extent of the box if that is larger
+    # Of boxes and keypoints: fractions of the image, or of the extent of the box if that is larger.
+    boxes: float
     rows: int  # boxes that were compared
     usual_scores: float = np.inf  # USUAL of all differences are not larger
     usual_boxes: float = np.inf
@@ -119,7 +128,7 @@ def _difference(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
 
 
 def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:
-    """Differences of boxes [..., 4], which count less the further an expected box reaches.
+    """Differences of boxes [..., n], which count less the further an expected box reaches.
 
     Boxes of an early checkpoint may be many images large, and float32 has seven digits of them.
     """
@@ -145,12 +154,24 @@ def _of_detections(
     if not all(counts):
         none = float(max(expected[SCORES].max(initial=0.0), actual[SCORES].max(initial=0.0)))
         return ModelDifference(none, none, 0, none, none)
-    (expected_scores, scores), (expected_classes, classes), (expected_boxes, boxes) = (
-        (expected[key][: counts[0], None], actual[key][None, : counts[1]])
-        for key in (SCORES, CLASSES, BOXES)
+    wanted_scores, wanted_places = _scores_and_places(expected)
+    scores, places = _scores_and_places(actual)
+    is_same = expected[CLASSES][: counts[0], None] == actual[CLASSES][: counts[1]]
+    differences = np.abs(wanted_scores[:, None] - scores)
+    return _of_most_similar(
+        np.where(is_same[..., None], differences, np.inf),
+        _box_differences(wanted_places[:, None], places[None]),
     )
-    differences = np.where(expected_classes == classes, np.abs(expected_scores - scores), np.inf)
-    return _of_most_similar(differences[..., None], _box_differences(expected_boxes, boxes))
+
+
+def _scores_and_places(outputs: Dict[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
+    """Scores [n, …] and coordinates [n, …] of detections and of their keypoints, if any."""
+    count = int(outputs[NUM])
+    scores, places = (
+        [outputs[key][:count].reshape(count, -1) for key in keys if key in outputs]
+        for keys in ((SCORES, KEYPOINT_SCORES), (BOXES, KEYPOINTS))
+    )
+    return np.concatenate(scores, 1), np.concatenate(places, 1)
 
 
 def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
@@ -158,7 +179,7 @@ def _of_most_similar(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
 
     Args:
         scores: Differences of n expected rows and m others, [n, m, …].
-        boxes: Differences, [n, m, 4].
+        boxes: Differences, [n, m, …].
     """
     distances = np.maximum(scores.max(-1), boxes.max(-1))
     rows, nearest = np.arange(len(distances)), distances.argmin(1)

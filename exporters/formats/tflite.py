@@ -1,7 +1,7 @@
-"""TFLite models of SSDs: float, float16, dynamic range and int8, written and run.
+"""TFLite models of SSDs and CenterNets: float, float16, dynamic range and int8, written and run.
 
-A model takes a normalized image, and ends in raw predictions or in TFLite's own operation
-`TFLite_Detection_PostProcess`, which TensorFlow does not have.
+An SSD takes a normalized image, and ends in raw predictions or in TFLite's own operation
+`TFLite_Detection_PostProcess`, which TensorFlow does not have. CenterNets: `tflite_peaks`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from estimator_det.protos import pipeline_pb2, ssd_pb2
 from exporters.formats.base import EXACT, FORMATS, ExportFormat, Tolerance, is_quantized
 from exporters.formats.check import RAW_BOXES, RAW_SCORES
 from exporters.formats.samples import CALIBRATED, sample_images
-from exporters.formats.tflite_metadata import Normalization, add_metadata, pack, read_normalization
+from exporters.formats.tflite_metadata import (
+    Normalization,
+    add_metadata,
+    measure_normalization,
+    pack,
+    read_normalization,
+)
+from exporters.formats.tflite_peaks import DETECTIONS, check_peaks, peaks_graph
 from exporters.formats.tflite_reader import (
     DAMAGE,
     IDENTIFIER,
@@ -35,7 +42,7 @@ from exporters.formats.tflite_reader import (
     read_tflite,
     unpack,
 )
-from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+from exporters.loaded_model import CLASSES, NUM, LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from exporters.reading.published import Published, damaged
 from inputs.label_map import read_label_map
@@ -49,7 +56,9 @@ OUTPUTS = (POSTPROCESS, *(f"{POSTPROCESS}:{i}" for i in (1, 2, 3)))
 _ANCHORS = "anchors"
 _RAW_ANCHORS = "raw_outputs/anchors"
 # Normalization of SSD MobileNets, which published files without metadata mostly are.
+_PIXELS = Normalization((0.0,) * COLOR_CHANNELS, (1.0,) * COLOR_CHANNELS)
 _USUAL = Normalization((127.5,) * COLOR_CHANNELS, (127.5,) * COLOR_CHANNELS)
+_KINDS = {"ssd": "SSD", "center_net": "CenterNet"}
 _TOLERANCES = {
     None: EXACT,
     "float16": Tolerance(0.02, 0.02),
@@ -65,10 +74,16 @@ class TfliteGraph(NamedTuple):
     image_shape: Tuple[int, int, int, int]  # shape of INPUT
     normalization: Normalization
     options: Dict[str, Any]  # options of POSTPROCESS; empty if the graph does not end in it
+    outputs: Tuple[str, ...] = OUTPUTS
 
 
 def raw_outputs(network: RestoredNetwork) -> List[str]:
-    """Adds RAW_OUTPUTS and the anchors to the graph of a network; returns their names."""
+    """Adds RAW_OUTPUTS and the anchors to the graph of an SSD; returns their names.
+
+    Those of a CenterNet are its detections.
+    """
+    if not network.config.model.HasField("ssd"):
+        return [tensor.op.name for tensor in network.first.outputs.values()]
     detector: Any = network.detector
     predictions = network.first.predictions
     scores = detector.postprocessing.convert_scores(predictions.class_logits)
@@ -87,7 +102,7 @@ class Tflite(ExportFormat):
     start = re.compile(b"(?s).{4}" + IDENTIFIER)
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
-        check_tflite(config, options.tflite)
+        check_tflite(config, options)
         if is_quantized(config):
             if options.quantize is not None:
                 raise UsageError(
@@ -112,10 +127,10 @@ class Tflite(ExportFormat):
 
         content = convert(graph, options.quantize, representative)
         names = read_label_map(network.label_map).names if network.label_map is not None else {}
-        extractor = config.model.ssd.feature_extractor.type
-        content = add_metadata(
-            content, graph.normalization, config.model.ssd.num_classes, names, f"SSD, {extractor}"
-        )
+        kind = config.model.WhichOneof("model")
+        model = getattr(config.model, kind)
+        description = f"{_KINDS[kind]}, {model.feature_extractor.type}"
+        content = add_metadata(content, graph.normalization, model.num_classes, names, description)
         with tf.io.gfile.GFile(path, "wb") as file:
             file.write(content)
         return True
@@ -135,7 +150,7 @@ class Tflite(ExportFormat):
         return _TOLERANCES["int8" if is_quantized(config) else options.quantize]
 
     def limits(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> str:
-        if not options.tflite.add_postprocessing_op:
+        if not options.tflite.add_postprocessing_op or not config.model.HasField("ssd"):
             return ""
         numbers = postprocessing_options(config.model.ssd, options.tflite)
         detections = counted(numbers["max_detections"], "detection")
@@ -152,7 +167,7 @@ class Tflite(ExportFormat):
 
 
 class TfliteDetector(LoadedModel):
-    """A TFLite model that ends in POSTPROCESS, of this trainer or another.
+    """A TFLite model that ends in POSTPROCESS, of this trainer or another, or in DETECTIONS.
 
     Images are resized with TensorFlow 1's bilinear rule. Normalization and class names are those of
     the metadata; without, pixels become -1 to 1.
@@ -177,7 +192,10 @@ class TfliteDetector(LoadedModel):
                 f"{path} is damaged, cut off, or has operations that TFLite here does not: "
                 f"{str(error).splitlines()[0]}"
             ) from error
-        if postprocess is None:
+        outputs = {each["name"]: each["index"] for each in interpreter.get_output_details()}
+        if postprocess is not None:
+            outputs = dict(zip(DETECTIONS, postprocess.outputs))
+        elif not outputs.keys() >= {*DETECTIONS}:
             raise RunError(
                 f"{path} is not an exported detector: it has no operation {POSTPROCESS}; export it "
                 "with --add_postprocessing_op true"
@@ -193,7 +211,8 @@ class TfliteDetector(LoadedModel):
         self.batch_size = 1
         self._normalization = normalization or _USUAL
         self._interpreter, self._input = interpreter, inputs[0]
-        self._postprocess, self._keeps_raw = postprocess, keeps_raw
+        self._outputs = outputs
+        self._postprocess = postprocess if keeps_raw else None
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         self._interpreter.set_tensor(self._input["index"], self._as_input(images))
@@ -202,20 +221,17 @@ class TfliteDetector(LoadedModel):
         except RuntimeError as error:
             reason = str(error).split("\n")[0]
             raise damaged(f"{self.path} is damaged: it fails: {reason}") from error
-        boxes, classes, scores, number = map(self._value, self._postprocess.outputs)
-        # The operation fills its outputs up to the number only.
-        valid = np.arange(scores.shape[1])[None] < number.reshape(-1, 1)
-        outputs = {
-            NUM: number.reshape(-1),
-            BOXES: np.where(valid[..., None], boxes, 0),
-            SCORES: np.where(valid, scores, 0),
-            CLASSES: np.where(valid, classes + CLASS_OFFSET, 0),
-        }
-        return {**outputs, **self._raw()} if self._keeps_raw else outputs
+        outputs = {name: self._value(index) for name, index in self._outputs.items()}
+        outputs[CLASSES] = outputs[CLASSES] + CLASS_OFFSET
+        number = int(outputs[NUM].reshape(()))
+        for name in outputs.keys() - {NUM}:  # POSTPROCESS fills them up to the number only
+            outputs[name][:, number:] = 0
+        outputs[NUM] = outputs[NUM].reshape(-1)
+        return outputs if self._postprocess is None else {**outputs, **self._raw(self._postprocess)}
 
-    def _raw(self) -> Dict[str, np.ndarray]:
-        encodings, scores, anchors = map(self._value, self._postprocess.inputs)
-        options = postprocess_options(self._postprocess)
+    def _raw(self, postprocess: Any) -> Dict[str, np.ndarray]:
+        encodings, scores, anchors = map(self._value, postprocess.inputs)
+        options = postprocess_options(postprocess)
         scales = (float(options[name]) for name in ("y_scale", "x_scale", "h_scale", "w_scale"))
         boxes = CenterSizeCoder(*scales).decode(encodings, tf.constant(corners(anchors))).boxes
         return {RAW_SCORES: scores, RAW_BOXES: boxes.numpy()}
@@ -241,30 +257,40 @@ class TfliteDetector(LoadedModel):
         return np.clip(np.round(values / scale + zero), limits.min, limits.max).astype(dtype)
 
 
-def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: TfliteOptions) -> None:
-    """Refuses what an SSD in TFLite cannot be."""
+def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
+    """Refuses what a model in TFLite cannot be."""
     kind = config.model.WhichOneof("model")
-    if kind != "ssd":
+    if kind not in _KINDS:
         raise UsageError(
-            f"--format tflite: model is {kind}, and {POSTPROCESS} is for ssd only; export another "
-            "format, such as saved_model, frozen_graph or onnx"
+            f"--format tflite: model is {kind}, which TFLite does not run; export another format, "
+            "such as saved_model, frozen_graph or onnx"
         )
-    ssd, where = config.model.ssd, "--format tflite: model.ssd"
-    resizer = ssd.image_resizer.WhichOneof("image_resizer_oneof")
-    is_gray = ssd.image_resizer.fixed_shape_resizer.convert_to_grayscale
+    image_resizer = getattr(config.model, kind).image_resizer
+    resizer = image_resizer.WhichOneof("image_resizer_oneof")
+    is_gray = image_resizer.fixed_shape_resizer.convert_to_grayscale
     if resizer != "fixed_shape_resizer" or is_gray:
         raise UsageError(
-            f"{where}.image_resizer: is {resizer}; a TFLite model takes images of one size and "
-            "three channels, so it must be fixed_shape_resizer without convert_to_grayscale"
-        )
-    coder = ssd.box_coder.WhichOneof("box_coder_oneof")
-    if coder != "faster_rcnn_box_coder":
-        raise UsageError(
-            f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
+            f"--format tflite: model.{kind}.image_resizer: is {resizer}; a TFLite model takes "
+            "images of one size and three channels, so it must be fixed_shape_resizer without "
+            "convert_to_grayscale"
         )
     if additional_channels(config):
         raise UsageError(
             "--format tflite: num_additional_channels is not 0; only color images are supported yet"
+        )
+    if kind == "ssd":
+        _check_postprocess(config.model.ssd, options.tflite)
+    else:
+        check_peaks(options)
+
+
+def _check_postprocess(ssd: ssd_pb2.Ssd, options: TfliteOptions) -> None:
+    """Refuses what POSTPROCESS does not do."""
+    where = "--format tflite: model.ssd"
+    coder = ssd.box_coder.WhichOneof("box_coder_oneof")
+    if coder != "faster_rcnn_box_coder":
+        raise UsageError(
+            f"{where}.box_coder: is {coder}; {POSTPROCESS} decodes faster_rcnn_box_coder only"
         )
     nms = ssd.post_processing.batch_non_max_suppression
     if nms.soft_nms_sigma and not nms.use_hard_nms:
@@ -286,8 +312,11 @@ def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: TfliteOp
 def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
     """The graph with the weights of a network that has `raw_outputs`, batch norm folded."""
     receiver, options = network.first.receiver, network.options.tflite
-    size = network.config.model.ssd.image_resizer.fixed_shape_resizer
-    shape = (1, size.height, size.width, COLOR_CHANNELS)
+    height, width = network.detector.preprocess.resizer.spatial_shape
+    shape = (1, height, width, COLOR_CHANNELS)
+    if not network.config.model.HasField("ssd"):
+        graph_def, outputs = peaks_graph(network, shape, INPUT)
+        return TfliteGraph(graph_def, shape, _PIXELS, {}, outputs)
     # The network begins after the preprocessing, with a batch of one image.
     with tf.Graph().as_default() as graph:
         images = tf1.placeholder(tf.float32, shape, name=INPUT)
@@ -303,25 +332,8 @@ def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
         low, high = boxes[:, :2], boxes[:, 2:]
         centers_and_sizes = np.concatenate([(low + high) / 2, high - low], 1)
         add_postprocessing(graph_def, centers_and_sizes.astype(np.float32), attributes)
-    return TfliteGraph(graph_def, shape, normalization, attributes)
-
-
-def measure_normalization(normalize: Any) -> Normalization:
-    """Scale and offset of a function of pixels, from its values for black and white."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
-        black, gray, white = (
-            values.reshape(-1).astype(np.float64)
-            for values in session.run([normalize(level) for level in levels])
-        )
-    scale = (white - black) / 255
-    if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
-        raise UsageError(
-            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / std, "
-            "which is all that metadata can describe; export another format"
-        )
-    mean, std = -black / scale, 1 / scale
-    return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))
+    outputs = OUTPUTS if options.add_postprocessing_op else RAW_OUTPUTS
+    return TfliteGraph(graph_def, shape, normalization, attributes, outputs)
 
 
 def input_range(normalization: Normalization) -> Tuple[float, float]:
@@ -404,7 +416,7 @@ def convert(
         None,
         None,
         input_arrays_with_shape=[(INPUT, list(graph.image_shape))],
-        output_arrays=list(OUTPUTS if graph.options else RAW_OUTPUTS),
+        output_arrays=list(graph.outputs),
     )
     converter.allow_custom_ops = True  # custom operations, of which POSTPROCESS is the only one
     has_ranges = any(node.op == "FakeQuantWithMinMaxVars" for node in graph.graph_def.node)

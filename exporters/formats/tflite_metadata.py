@@ -15,7 +15,9 @@ import flatbuffers
 import numpy as np
 from flatbuffers.table import Table
 
+from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_schema
+from estimator_det.errors import UsageError
 from exporters.formats.tflite_reader import IDENTIFIER, unpack
 from inputs.serving import COLOR_CHANNELS
 
@@ -36,7 +38,10 @@ _OUTPUTS = (
     ("category", "Classes of the boxes, from 0."),
     ("score", "Scores of the boxes."),
     ("number of detections", "How many boxes there are."),
+    ("keypoints", "Keypoints of the boxes: y and x as fractions of the image."),
+    ("keypoint score", "Scores of the keypoints."),
 )
+_DETECTOR_OUTPUTS = 4  # least number of outputs of a detector
 _CATEGORY = 1  # place among these
 
 
@@ -57,7 +62,7 @@ def add_metadata(
     """A TFLite model with metadata.
 
     Args:
-        content: Of the model, whose outputs are those of TFLite_Detection_PostProcess, or raw.
+        content: The model, whose outputs are _OUTPUTS without or with keypoints, or raw.
         num_classes: Classes without a name have their id as one.
         class_names: By id from 1; without any, no labels are attached.
     """
@@ -65,8 +70,9 @@ def add_metadata(
     model = unpack(content)
     graph = model.subgraphs[0]
     height, width = (int(size) for size in graph.tensors[graph.inputs[0]].shape[1:3])
-    is_detector = len(graph.outputs) == len(_OUTPUTS)
-    data = _metadata((height, width), normalization, is_detector, bool(class_names), description)
+    count = len(graph.outputs)
+    is_detector = count >= _DETECTOR_OUTPUTS
+    data = _metadata((height, width), normalization, count, bool(class_names), description)
     buffer, entry = schema.BufferT(), schema.MetadataT()
     buffer.data = np.frombuffer(data, np.uint8)
     entry.name, entry.buffer = METADATA_NAME, len(model.buffers)
@@ -85,6 +91,24 @@ def pack(model: Any) -> bytes:
     builder = flatbuffers.Builder(1 << 20)
     builder.Finish(model.Pack(builder), IDENTIFIER)
     return bytes(builder.Output())
+
+
+def measure_normalization(normalize: Any) -> Normalization:
+    """Scale and offset of a function of pixels, from its values for black and white."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        levels = [tf.fill([1, 1, 1, COLOR_CHANNELS], level) for level in (0.0, 100.0, 255.0)]
+        black, gray, white = (
+            values.reshape(-1).astype(np.float64)
+            for values in session.run([normalize(level) for level in levels])
+        )
+    scale = (white - black) / 255
+    if black.shape != (COLOR_CHANNELS,) or not np.allclose(gray, black + scale * 100, atol=1e-3):
+        raise UsageError(
+            "--format tflite: the feature extractor does not normalize pixels as (x - mean) / std, "
+            "which is all that metadata can describe; export another format"
+        )
+    mean, std = -black / scale, 1 / scale
+    return Normalization(tuple(np.round(mean, 4).tolist()), tuple(np.round(std, 4).tolist()))
 
 
 def read_normalization(model: Any) -> Optional[Normalization]:
@@ -140,7 +164,7 @@ def _read_floats(table: Table, slot: int) -> Tuple[float, ...]:
 def _metadata(
     size: Tuple[int, int],
     normalization: Normalization,
-    is_detector: bool,
+    num_outputs: int,
     has_labels: bool,
     description: str,
 ) -> bytes:
@@ -160,7 +184,7 @@ def _metadata(
     # Positions of left, top, right and bottom in a box.
     box = {0: np.array([1, 0, 3, 2], np.uint32), 1: _BOUNDARIES, 2: _RATIO}
     feature = {0: _FEATURE_PROPERTY, 1: {}}
-    contents = [{0: _BOX_PROPERTIES, 1: box}, feature, feature, feature]
+    contents = [{0: _BOX_PROPERTIES, 1: box}, *([feature] * (num_outputs - 1))]
     outputs: List[Dict[int, Any]] = [
         {**dict(enumerate(each)), 3: content} for each, content in zip(_OUTPUTS, contents)
     ]
@@ -169,7 +193,7 @@ def _metadata(
         outputs[_CATEGORY][6] = [{0: LABELS_FILE, 1: text, 2: _VALUE_LABELS}]
     group = {0: "detection_result", 1: [name for name, _ in _OUTPUTS[:3]]}
     graph: Dict[int, Any] = {2: [image]}
-    if is_detector:
+    if num_outputs >= _DETECTOR_OUTPUTS:
         graph.update({3: outputs, 8: [group]})
     model = {0: "ObjectDetector", 1: description, 3: [graph], 7: _PARSER_VERSION}
     builder = flatbuffers.Builder(1024)

@@ -177,9 +177,14 @@ class CenterNetDetector:
             if not is_alone:
                 has_points = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
             has_points *= tf.cast(peaks.values > 0.0, tf.float32)
-            places = tf.one_hot(task.indices, total)
-            points += tf.einsum("bnkc,kp,bn->bnpc", fractions, places, has_points)
-            scores += tf.einsum("bnk,kp,bn->bnp", keypoints.scores, places, has_points)
+            # Gathered from the task's keypoints and, for the others, a last column of zeros.
+            columns = dict(zip(task.indices, range(total)))
+            places = [columns.get(i, len(columns)) for i in range(total)]
+            pads = [[0, 0], [0, 0], [0, 1]]
+            placed = tf.gather(tf.pad(fractions, [*pads, [0, 0]]), places, axis=2)
+            points += placed * has_points[..., tf.newaxis, tf.newaxis]
+            placed = tf.gather(tf.pad(keypoints.scores, pads), places, axis=2)
+            scores += placed * has_points[..., tf.newaxis]
             if task.rescores:
                 factors = tf.where(has_points > 0.0, keypoints.instance_scores, 1.0)
                 detections = detections._replace(scores=detections.scores * factors)

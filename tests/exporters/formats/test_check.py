@@ -62,11 +62,18 @@ def test_equal_models():
         ({"detection_classes": [[1, 1]]}, np.inf, None),
         ({"num_detections": [1]}, np.inf, None),
         ({"num_detections": [0]}, 0.9, 0.9),
+        ({"detection_keypoints": [[[[0.1, 0.2]], [[0.5, 0.3]]]]}, 0, 0.3),
+        ({"detection_keypoint_scores": [[[0.9], [0.5]]]}, 0.3, 0),
     ],
 )
 def test_models_without_raw_predictions_are_compared_by_detections(changes, scores, boxes):
-    outputs = {k: v for k, v in _outputs(**changes).items() if not k.startswith("raw_")}
-    found = _compare(outputs)
+    points = {
+        "detection_keypoints": np.float32([[[[0.1, 0.2]], [[0.5, 0.6]]]]),
+        "detection_keypoint_scores": np.float32([[[0.9], [0.8]]]),
+    }
+    outputs = {**points, **_outputs(**changes)}
+    outputs = {k: v for k, v in outputs.items() if not k.startswith("raw_")}
+    found = check.compare(_model(), [{**_outputs(), **points}], _Fixed(outputs), IMAGE)
     assert found.scores == pytest.approx(scores)
     assert boxes is None or found.boxes == pytest.approx(boxes)
 

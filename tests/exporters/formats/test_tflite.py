@@ -196,7 +196,7 @@ def test_ranges_of_training(tmp_path):
 
 def test_the_largest_and_least_values_of_an_image():
     normalization = Normalization((10.0, 20.0, 30.0), (2.0, 4.0, 5.0))
-    data = tflite_metadata._metadata((8, 8), normalization, False, False, "")
+    data = tflite_metadata._metadata((8, 8), normalization, 2, False, "")
     root = Table(bytearray(data), int(np.frombuffer(data, "<u4", 1)[0]))
     (graph,) = tflite_metadata._tables(root, 3)
     (image,) = tflite_metadata._tables(graph, 2)
@@ -244,12 +244,14 @@ def test_the_code_of_the_page_has_the_scores_of_detect(
 
 
 def test_normalizations():
-    assert tflite.measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
+    assert (
+        tflite_metadata.measure_normalization(lambda pixels: pixels / 127.5 - 1.0) == NORMALIZATION
+    )
     means = (123.68, 116.779, 103.939)
-    found = tflite.measure_normalization(lambda pixels: pixels - tf.constant(means))
+    found = tflite_metadata.measure_normalization(lambda pixels: pixels - tf.constant(means))
     assert found == Normalization(means, (1.0, 1.0, 1.0))
     with pytest.raises(UsageError, match="does not normalize pixels"):
-        tflite.measure_normalization(tf.sqrt)
+        tflite_metadata.measure_normalization(tf.sqrt)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +271,7 @@ def test_configurations_that_are_refused(trained, change, message):
     config = pipeline.merge_text(trained.config, change)
     del config.eval_input_reader[:]
     with pytest.raises(UsageError, match=message):
-        tflite.check_tflite(config, TfliteOptions())
+        tflite.check_tflite(config, ExportOptions())
 
 
 @pytest.mark.parametrize(
@@ -277,8 +279,9 @@ def test_configurations_that_are_refused(trained, change, message):
     [("detections_per_class", 0), ("max_classes_per_detection", 5)],
 )
 def test_options_that_are_refused(trained, name, value):
+    options = ExportOptions(tflite=TfliteOptions(**{name: value}))
     with pytest.raises(UsageError, match=f"--{name}: is {value}"):
-        tflite.check_tflite(trained.config, TfliteOptions(**{name: value}))
+        tflite.check_tflite(trained.config, options)
 
 
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])
