@@ -34,7 +34,7 @@ class ModelDifference(NamedTuple):
     """The differences of two models on the same images."""
 
     scores: float  # the largest one
-    # Of boxes and keypoints: fractions of the image, or of the extent of the box if that is larger.
+    # Boxes and keypoints differ by fractions of the image, or of a box that reaches beyond it.
     boxes: float
     rows: int  # boxes that were compared
     usual_scores: float = np.inf  # USUAL of all differences are not larger

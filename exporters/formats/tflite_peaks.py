@@ -44,7 +44,7 @@ def peaks_graph(
     with tf.Graph().as_default() as graph:
         images = tf1.placeholder(tf.float32, image_shape, name=image_name)
         true_shapes = tf.constant([[*image_shape[1:3], COLOR_CHANNELS]])
-        found = tf1.import_graph_def(
+        tensors = tf1.import_graph_def(
             network.folded_graph_of([outputs[name].op.name for name in names]),
             {
                 receiver.inputs.name: network.detector.preprocess.normalize(images),
@@ -53,6 +53,6 @@ def peaks_graph(
             [outputs[name].name for name in names],
             name=_NETWORK,
         )
-        for name, tensor in zip(names, found):
+        for name, tensor in zip(names, tensors):
             tf.identity(tensor - CLASS_OFFSET if name == CLASSES else tensor, name)
     return tf1.graph_util.extract_sub_graph(graph.as_graph_def(), list(names)), names
