@@ -312,9 +312,10 @@ def _check_postprocess(ssd: ssd_pb2.Ssd, options: TfliteOptions) -> None:
 def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
     """The graph with the weights of a network that has `raw_outputs`, batch norm folded."""
     receiver, options = network.first.receiver, network.options.tflite
-    height, width = network.detector.preprocess.resizer.spatial_shape
-    shape = (1, height, width, COLOR_CHANNELS)
-    if not network.config.model.HasField("ssd"):
+    kind = network.config.model.WhichOneof("model")
+    size = getattr(network.config.model, kind).image_resizer.fixed_shape_resizer
+    shape = (1, size.height, size.width, COLOR_CHANNELS)
+    if kind != "ssd":
         graph_def, outputs = peaks_graph(network, shape, INPUT)
         return TfliteGraph(graph_def, shape, _PIXELS, {}, outputs)
     # The network begins after the preprocessing, with a batch of one image.
