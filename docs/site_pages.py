@@ -11,7 +11,6 @@ from estimator_det.config import reference
 
 ROOT = pathlib.Path(__file__).parent.parent
 PAGES = {
-    "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
 }

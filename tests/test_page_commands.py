@@ -48,13 +48,14 @@ LEFT_OUT = {
     r"estimator-det .*(animals|published|coco17_tpu-8|exported_coco) ?": "test_tutorial.py runs it",
     r"estimator-det evaluate .* --calibrate ": "test_evaluate_detections.py; needs trained scores",
     r"estimator-det train my\.config ": "test_distributed_docs.py runs it; `tpu` needs a TPU",
+    r"estimator-det demo ": "test_demo.py runs it",
     r"estimator-det data-worker ": "test_distributed_docs.py runs it",
     r"estimator-det (submit|sync) ": "needs Google Cloud",
     r"estimator-det check-config my_old\.config --tpu ": "test_check_tpu.py runs it",
     r".* gs://": "needs Google Cloud",
     r".* --use_tpu ": "needs a TPU",
     r".* --rehearse_tpu ": "test_rehearsal.py trains with these flags",
-    r"estimator-det export run --output_dir exported --format ": "needs converters",
+    r"estimator-det export run --output_dir (exported|small|web) --format ": "needs converters",
     r"estimator-det \S+ .* drafts": "test_label_drafts.py runs it",
     r"estimator-det serve ": "test_server.py starts it",
     r"estimator-det detect --model exported/model\.tflite ": "needs the export before it",
@@ -79,7 +80,7 @@ RUN = [each for each in COMMANDS if not any(re.match(pattern, each) for pattern 
 def test_a_command_is_understood(command):
     program, *arguments = shlex.split(command)
     if program == "estimator-det":
-        assert "--help" in arguments or cli._parse(arguments).run
+        assert {"--help", "--version"} & set(arguments) or cli._parse(arguments).run
     else:
         assert model_flags.parse(arguments[2:])["pipeline_config_path"].value
 
@@ -130,3 +131,19 @@ simplify()
 sys.exit(cli.main({arguments.stdout.split(chr(0))[1:-1]!r}))"""
         run = forker.program(program)
         assert run.wait() == 0, f"{command}\n{run.output()}"
+
+
+@pytest.mark.slow
+def test_the_python_page_runs(folder, forker):
+    Image.new("RGB", [60, 40]).save(folder / "photo.jpg")
+    page = (ROOT / "docs" / "python.md").read_text().replace("=2000", f"={NUM_STEPS}")
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    program = program.replace('"exported"', '"exported_by_python"').replace('"run', '"python_run')
+    program = f"""
+import os
+os.chdir({str(folder)!r})
+from tests.programs.forking import simplify
+simplify()
+{program}"""
+    run = forker.program(program)
+    assert run.wait() == 0, run.output()
