@@ -117,7 +117,7 @@ def test_tables_and_lists_come_out_as_such(page):
     assert "markdown_extensions:\n  - tables\n  - toc:" in settings
     # Fenced code, also in lists, is rendered by an extension that tests do not install.
     text = re.sub(r"^( *)```.*?^ *```$", r"\1code", page.read_text(), flags=re.M | re.S)
-    html = markdown.markdown(text, extensions=["tables", "toc"])
+    html = markdown.markdown(text, extensions=["tables", "toc", "md_in_html", "attr_list"])
     for paragraph in re.findall(r"<p>(.*?)</p>", html, re.S):
         plain = re.sub(r"<code>.*?</code>", "", paragraph, flags=re.S)
         assert not re.search(r"^(\||\d+\. |[*+-] )", plain, re.M), paragraph
