@@ -97,8 +97,9 @@ def test_evaluate_export_detect(model_dir, config_path, tmp_path, capsys):
     shapes.Image.fromarray(shapes.make_image((5, 0)).pixels).save(image)
     found = tmp_path / "found"
     arguments = ["detect", str(image), "--output_dir", str(found), "--min_score=0"]
-    for model in (tmp_path / "exported", model_dir / "export" / "Servo"):
-        assert cli.main([*arguments, "--model", str(model)]) == 0
+    models = {tmp_path / "exported": [], model_dir / "export" / "Servo": ["--tiles=100"]}
+    for model, options in models.items():
+        assert cli.main([*arguments, "--model", str(model), *options]) == 0
         (line,) = (found / DETECTIONS_FILE).read_text().splitlines()
         detections = json.loads(line)["detections"]
         assert detections and {entry["name"] for entry in detections} <= set(shapes.CLASS_NAMES)

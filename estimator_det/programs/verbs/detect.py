@@ -54,6 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write the detections as drafts of labels to annotations/ in output_dir: "
         "%(choices)s",
     )
+    group = parser.add_argument_group("large images with small objects")
+    text = (
+        "also look at overlapping tiles of this many pixels a side, which the model sees in full "
+        "resolution"
+    )
+    add_options(group, positive, {"--tiles PIXELS": text})
     group = parser.add_argument_group("many images, in shards")
     texts = {
         "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner; images and "
@@ -94,6 +100,7 @@ def _run_here(options: argparse.Namespace) -> int:
     from exporters import Detector, label_drafts, video
     from exporters.detect_files import DETECTIONS_FILE, DRAWINGS
     from exporters.image_files import list_images
+    from exporters.tiles import TiledDetector
     from model_fn.checkpoints import writing
 
     videos = [path for path in options.images if video.is_video(path) and not os.path.isdir(path)]
@@ -116,7 +123,11 @@ def _run_here(options: argparse.Namespace) -> int:
                 f"{folder} exists, and its labels may have been corrected; give another "
                 "--output_dir"
             )
-        detector = Detector(options.model)
+        detector = (
+            TiledDetector(options.model, options.tiles)
+            if options.tiles
+            else Detector(options.model)
+        )
         passes = _filter(detector, options)
         ownership.mark(options.output_dir, "detect")
         failed = 0
@@ -153,6 +164,8 @@ def _run_shards(options: argparse.Namespace) -> int:
         raise UsageError("give either images or --records PATTERN")
     if videos := list(filter(video.is_video, options.images)):
         raise UsageError(f"--runner is for images; leave {videos[0]} out")
+    if options.tiles:
+        raise UsageError("--tiles has no effect with --runner; remove one of them")
     if options.draw not in (None, "none"):
         raise UsageError(f"--draw {options.draw} has no effect with --runner; remove it")
     if options.save_annotations not in (None, "tfrecord"):

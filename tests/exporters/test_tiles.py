@@ -1,0 +1,103 @@
+"""Detection on tiles: places, merging, and a detector of bright spots on a large image."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from exporters import tiles
+from exporters.detector import Detections
+from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+
+
+@pytest.mark.parametrize(
+    ("length", "side", "overlap", "expected"),
+    [
+        (100, 100, 0.2, [0]),
+        (60, 100, 0.2, [0]),
+        (101, 100, 0.2, [0, 1]),
+        (180, 100, 0.2, [0, 80]),
+        (181, 100, 0.2, [0, 40, 81]),
+        (200, 100, 0.0, [0, 100]),
+    ],
+)
+def test_places(length, side, overlap, expected):
+    assert tiles._starts(length, side, overlap) == expected
+    places = tiles.tiles_of(length, 50, side, overlap)
+    assert [tile.top for tile in places] == expected
+    assert {tile[1:] for tile in places} == {(0, min(side, length), 50)}
+
+
+def _detections(boxes, scores, classes=None) -> Detections:
+    count = len(boxes)
+    return Detections(
+        normalized_boxes=np.array(boxes, np.float32).reshape(-1, 4),
+        scores=np.array(scores, np.float32),
+        classes=np.array(classes or [1] * count),
+        names=("spot",) * count,
+        image_size=(100, 100),
+    )
+
+
+@pytest.mark.parametrize(
+    ("boxes", "scores", "classes", "is_cut", "expected"),
+    [
+        # The same object from two tiles: the better one.
+        ([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.42]], [0.6, 0.7], [1, 1], [0, 0], [1]),
+        # Of two classes: both.
+        ([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.42]], [0.6, 0.7], [1, 2], [0, 0], [1, 0]),
+        # A part that a tile cuts off, although its score is higher.
+        ([[0, 0, 0.8, 0.4], [0, 0, 0.2, 0.4]], [0.6, 0.9], [1, 1], [0, 1], [0]),
+        # A small object inside of a large one, which no tile cuts: both.
+        ([[0, 0, 0.8, 0.4], [0, 0, 0.2, 0.4]], [0.6, 0.9], [1, 1], [0, 0], [1, 0]),
+        # An object that is larger than a tile, and not seen as a whole: its best part stays.
+        ([[0, 0, 0.5, 0.4], [0.45, 0, 1, 0.4]], [0.6, 0.9], [1, 1], [1, 1], [1, 0]),
+        ([], [], [], [], []),
+    ],
+)
+def test_one_detection_of_each_object_is_kept(boxes, scores, classes, is_cut, expected):
+    detections = _detections(boxes, scores, classes)
+    assert tiles.kept_detections(detections, np.array(is_cut, bool)).tolist() == expected
+
+
+class SpotModel(LoadedModel):
+    """Finds white spots, as long as they are larger than 4 % of the image that it gets."""
+
+    def __init__(self) -> None:
+        super().__init__("spots", {1: "spot"}, "")
+        self.batches: list = []
+
+    def run(self, images):
+        self.batches.append(images.shape[:3])
+        boxes = np.zeros([len(images), 1, 4], np.float32)
+        found = np.zeros(len(images))
+        for i, image in enumerate(images):
+            rows, columns = np.nonzero(image[..., 0] == 255)
+            if len(rows) and np.ptp(rows) > 0.04 * len(image):
+                sides = [rows.min(), columns.min(), rows.max() + 1, columns.max() + 1]
+                boxes[i, 0] = np.array(sides) / np.tile(image.shape[:2], 2)
+                found[i] = 1
+        ones = np.ones([len(images), 1], np.float32)
+        return {NUM: found, BOXES: boxes, SCORES: ones * 0.9, CLASSES: ones}
+
+
+def test_a_small_object_in_a_large_image_is_found_once_and_whole():
+    image = np.zeros([1000, 700, 3], np.uint8)
+    image[470:500, 380:410] = 255  # across the sides of tiles
+    model = SpotModel()
+    assert not len(tiles.TiledDetector(model, side=1000)(image))
+    assert model.batches == [(1, 1000, 700)]
+    detector = tiles.TiledDetector(model, 256)
+    detections = detector(image)
+    assert detections.boxes.round().tolist() == [[470, 380, 500, 410]]
+    assert detections.image_size == (1000, 700)
+    # Boxes of an image that was decoded at half of its size.
+    (halved,) = detector.detect_batch(image[np.newaxis], (2000, 1400))
+    assert halved.boxes.round().tolist() == [[940, 760, 1000, 820]]
+    assert max(batch for batch, _, _ in model.batches) == tiles.BATCH_SIZE
+
+
+@pytest.mark.parametrize(("side", "overlap"), [(0, 0.2), (10, 1.0), (10, -0.1)])
+def test_impossible_tiles_are_refused(side, overlap):
+    with pytest.raises(ValueError, match="at least 1 pixel"):
+        tiles.TiledDetector(SpotModel(), side, overlap)
