@@ -54,7 +54,6 @@ class TiledDetector(Detector):
     """A detector that looks at each tile of an image, and at the whole image.
 
     Args:
-        model: As of `Detector`.
         side: Height and width of a tile in pixels of the image.
         overlap: Least share of a tile that the next one repeats. Objects up to this part of a tile
             are whole in one of them.
@@ -74,20 +73,20 @@ class TiledDetector(Detector):
     ) -> List[Detections]:
         """As `Detector.detect_batch`."""
         _, height, width, _ = images.shape
-        whole = super().detect_batch(images, image_size)
+        untiled = super().detect_batch(images, image_size)
         tiles = tiles_of(height, width, self._side, self._overlap)
         if len(tiles) == 1:
-            return whole
-        return [self._merged(image, tiles, each) for image, each in zip(images, whole)]
+            return untiled
+        return [self._merged(image, tiles, each) for image, each in zip(images, untiled)]
 
-    def _merged(self, image: np.ndarray, tiles: Sequence[Tile], whole: Detections) -> Detections:
+    def _merged(self, image: np.ndarray, tiles: Sequence[Tile], untiled: Detections) -> Detections:
         size = (image.shape[0], image.shape[1])
-        parts, is_cut = [whole], [np.zeros(len(whole), bool)]
+        parts, is_cut = [untiled], [np.zeros(len(untiled), bool)]
         for start in range(0, len(tiles), BATCH_SIZE):
             batch = tiles[start : start + BATCH_SIZE]
             pixels = [image[t.top : t.top + t.height, t.left : t.left + t.width] for t in batch]
             for tile, detections in zip(batch, super().detect_batch(np.stack(pixels))):
-                parts.append(_moved(detections, tile, size, whole.image_size))
+                parts.append(_moved(detections, tile, size, untiled.image_size))
                 is_cut.append(_is_cut(detections, tile, size))
         joined = _joined(parts)
         kept = kept_detections(joined, np.concatenate(is_cut))
