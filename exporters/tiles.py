@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -150,7 +150,7 @@ def _moved(
 
 def _joined(parts: Sequence[Detections]) -> Detections:
     """The detections of several tiles of one image together."""
-    arrays = {}
+    arrays: Dict[str, Any] = {}
     for name in ("normalized_boxes", "scores", "classes", "masks", "keypoints", "keypoint_scores"):
         values = [getattr(part, name) for part in parts]
         arrays[name] = None if values[0] is None else np.concatenate(values)
