@@ -47,7 +47,7 @@ def _starts(length: int, side: int, overlap: float) -> List[int]:
     if length <= side:
         return [0]
     count = 1 + int(np.ceil((length - side) / (side * (1 - overlap))))
-    return np.linspace(0, length - side, count).round().astype(int).tolist()  # type: ignore[no-any-return]
+    return np.linspace(0, length - side, count).round().astype(int).tolist()
 
 
 class TiledDetector(Detector):
