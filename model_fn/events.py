@@ -10,6 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.files import json_lines
 
 PROGRESS_FILE = "progress.jsonl"  # in model_dir
+FAULTS_FOLDER = "faults"  # in model_dir: records, checkpoints and steps that could not be used
 
 
 def event_writer(folder: str) -> Any:

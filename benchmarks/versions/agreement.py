@@ -132,7 +132,8 @@ def _training(folder: pathlib.Path, model_dir: pathlib.Path, steps: int, setting
 def losses(model_dir: pathlib.Path) -> Dict[int, float]:
     """Total loss of each step, from the progress file."""
     lines = (model_dir / "progress.jsonl").read_text(encoding="utf-8").splitlines()
-    return {entry["step"]: entry[TOTAL_LOSS] for entry in map(json.loads, lines)}
+    entries = map(json.loads, lines)
+    return {entry["step"]: entry[TOTAL_LOSS] for entry in entries if TOTAL_LOSS in entry}
 
 
 def _compare_losses(

@@ -17,7 +17,7 @@ from estimator_det.console import printing
 
 
 class Stop:
-    """Request to end a run, by a signal, a hook, another task or training_over.json."""
+    """Request to end a run, by a signal, a hook, another task or the end of training."""
 
     def __init__(self) -> None:
         # Without a lock: a signal handler interrupts the thread that would hold it.

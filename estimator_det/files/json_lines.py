@@ -12,13 +12,13 @@ import functools
 import json
 import logging
 import os
-import pathlib
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from estimator_det.files.atomic import is_remote
 from estimator_det.files.text import shortened
 
 LONGEST_STRING = 5_000  # characters; the longest path of a file has 4096
+_LAST_BYTES = 4096  # of a file, which `read_last` reads
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,16 +100,34 @@ def read(path: str, keys: Sequence[str] = ()) -> List[Dict[str, Any]]:
     return entries
 
 
-def _content(path: str) -> bytes:
-    if is_remote(path):
-        from estimator_det.compat import tf
+def read_last(path: str) -> Dict[str, Any]:
+    """The entry on the last line, without reading the lines before; {} if it is not whole."""
+    content = _content(path, last_bytes=_LAST_BYTES)
+    try:
+        entry = json.loads(content[content[:-1].rfind(b"\n") + 1 :])
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}
 
-        with contextlib.suppress(tf.errors.NotFoundError), tf.io.gfile.GFile(path, "rb") as remote:
-            return bytes(remote.read())
+
+def _content(path: str, last_bytes: Optional[int] = None) -> bytes:
+    """Content of a file, or its end alone; nothing if there is no such file."""
+    if not is_remote(path):
+        with contextlib.suppress(FileNotFoundError), open(path, "rb") as local:
+            return _read_end(local, last_bytes)
         return b""
-    with contextlib.suppress(FileNotFoundError):
-        return pathlib.Path(path).read_bytes()
+    from estimator_det.compat import tf
+
+    with contextlib.suppress(tf.errors.NotFoundError), tf.io.gfile.GFile(path, "rb") as remote:
+        return _read_end(remote, last_bytes)
     return b""
+
+
+def _read_end(file: Any, last_bytes: Optional[int]) -> bytes:
+    if last_bytes is not None:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(file.tell() - last_bytes, 0))
+    return bytes(file.read())
 
 
 @functools.cache  # files are read again and again, as after each evaluation

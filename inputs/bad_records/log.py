@@ -11,7 +11,7 @@ from estimator_det.console.printing import counted
 from estimator_det.files import json_lines
 from inputs.bad_records.kinds import FAIL, KINDS, SKIP, RecordFault, effect
 
-LOG_FILE = "bad_records.jsonl"  # in model_dir
+LOG_FILE = "bad_records.jsonl"
 
 
 class RecordFaultError(ValueError):
@@ -22,7 +22,7 @@ class FaultLog:
     """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
 
     Attributes:
-        path: Mostly LOG_FILE in model_dir; gets a JSON line with the fields of `RecordFault` for
+        path: Mostly of a file LOG_FILE; gets a JSON line with the fields of `RecordFault` for
             each new entry. Lines of an earlier run are not repeated. None writes no file.
         stop_reason: Why the run must stop; "" while it may continue.
         has_new_faults: True if the file did not contain every fault at the start.

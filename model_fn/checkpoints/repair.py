@@ -33,11 +33,12 @@ from estimator_det.errors import (
     UnreadableCheckpointError,
 )
 from estimator_det.files import atomic, is_remote
+from model_fn.events import FAULTS_FOLDER
 
 _LOG = logging.getLogger(__name__)
 
 STATE_FILE = "checkpoint"
-DAMAGED_FOLDER = "damaged_checkpoints"
+DAMAGED_FOLDER = os.path.join(FAULTS_FOLDER, "damaged_checkpoints")
 
 _PART = re.compile(r"(?P<name>.+)\.(index|meta|data-\d{5}-of-\d{5})$")
 _STEP = re.compile(r"-(\d+)$")
@@ -202,7 +203,7 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     For the one process that trains there, before anything restores. Temporary files that a killed
     process left are deleted. `checkpoint` is believed if it names a whole checkpoint, so editing it
     by hand to go back to an older step works. Otherwise it is rewritten to name the newest whole
-    one among the files, and damaged ones on the way there are moved to damaged_checkpoints, with a
+    one among the files, and damaged ones on the way there are moved to a folder of faults, with a
     warning that counts the lost steps.
 
     Args:

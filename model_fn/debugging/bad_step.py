@@ -1,6 +1,6 @@
 """Files of a step that was not finite: its batch, the variables, and a report.
 
-The folder bad_step-<number> of model_dir is all that `estimator-det replay` needs.
+The folder faults/bad_step-<number> of model_dir is all that `estimator-det replay` needs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from inputs import schema
 from inputs.records import stream as records
 from model_fn.debugging.nan_tracer import FirstNonFinite
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT, Norms, bad_names, replay
+from model_fn.events import FAULTS_FOLDER
 from model_fn.training.train_op import MOVING_AVERAGES
 
-FOLDER = "bad_step"
+FOLDER = os.path.join(FAULTS_FOLDER, "bad_step")
 REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
 
 _MOST_SHOWN = 8

@@ -23,6 +23,7 @@ from estimator_det.files import atomic
 from inputs.records.cursor import CursorState, DataCursor
 from inputs.records.sharding import WorkerParts
 from model_fn.checkpoints.find import newest_step
+from model_fn.events import append_progress
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import POSITION
@@ -30,7 +31,6 @@ from model_fn.training.step import POSITION
 _LOG = logging.getLogger(__name__)
 
 POSITION_FILE = "data_position.json"
-SPLIT_FILE = "data_split.json"
 
 _IS_LAST = "is_last"  # marks an entry after which the worker took no step
 _LOOK_SECS = 1.0  # between two searches of a worker for a new checkpoint
@@ -164,11 +164,10 @@ class WorkerPositionHook(Hook):
             write_cursor_state(self._model_dir, checkpoint_step, position, self._file)
 
 
-def report_split(model_dir: str, cluster: Cluster, split: WorkerParts) -> None:
-    """Logs the part of this process; the chief writes the parts of `cluster.readers` to a file."""
+def report_split(model_dir: str, cluster: Cluster, first_step: int, split: WorkerParts) -> None:
+    """Logs the part of this process; the chief adds all parts to progress.jsonl."""
     readers = cluster.readers
     _LOG.info("%s is %s", cluster.task, split.describe(readers.index(cluster.task)))
-    if not cluster.is_chief:
-        return
-    entry = {"workers": [str(task) for task in readers], **split.to_json()}
-    atomic.write(os.path.join(model_dir, SPLIT_FILE), json.dumps(entry, indent=1) + "\n")
+    if cluster.is_chief:
+        workers = [str(task) for task in readers]
+        append_progress(model_dir, {"step": first_step, "workers": workers, **split.to_json()})

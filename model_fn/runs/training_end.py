@@ -1,29 +1,30 @@
-"""The end of a training, which training_over.json marks for other processes."""
+"""The end of a training, which the last line of progress.jsonl marks for other processes."""
 
 from __future__ import annotations
 
-import json
 import os
-import time
 from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf
-from estimator_det.files import atomic, json_lines
+from estimator_det.files import json_lines
+from model_fn.events import PROGRESS_FILE, append_progress
 from model_fn.runs import lock
 
-OVER_FILE = "training_over.json"
+ENDED = "ended"  # key of the line that marks the end: the reason
+EARLIER_FILE = "training_over.json"  # the mark of earlier versions
 
 
 def mark_over(model_dir: str, step: int, reason: str) -> None:
-    """Marks for other processes that no step and no checkpoint will follow."""
-    mark = {"step": step, "reason": reason, "time": time.time()}
-    path = os.path.join(model_dir, OVER_FILE)
-    atomic.write(path, json.dumps(mark) + "\n")
+    """Marks for other processes that no step and no checkpoint will follow.
+
+    A training that resumes ends the mark by its next report, after its first step.
+    """
+    append_progress(model_dir, {"step": step, ENDED: reason})
 
 
-def clear_over(model_dir: str) -> None:
-    """Undoes `mark_over`: training begins or resumes."""
-    path = os.path.join(model_dir, OVER_FILE)
+def clear_earlier(model_dir: str) -> None:
+    """Deletes the mark of an earlier version: training begins or resumes."""
+    path = os.path.join(model_dir, EARLIER_FILE)
     if tf.io.gfile.exists(path):
         tf.io.gfile.remove(path)
 
@@ -35,9 +36,10 @@ def last_step(model_dir: str) -> Optional[int]:
 
 
 def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
-    path = os.path.join(model_dir, OVER_FILE)
-    marks = json_lines.read(path, ("step",))
-    return marks[-1] if marks else None
+    line = json_lines.read_last(os.path.join(model_dir, PROGRESS_FILE))
+    if ENDED not in line:
+        line = json_lines.read_last(os.path.join(model_dir, EARLIER_FILE))
+    return line if "step" in line else None
 
 
 class TrainingEnd:

@@ -17,6 +17,7 @@ from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair, writing
 from model_fn.checkpoints.find import newest_step
+from model_fn.events import FAULTS_FOLDER
 from model_fn.runs import lock, progress, training_end
 from model_fn.runs.backends.base import Backend, Training
 from model_fn.runs.context import Hook, RunContext
@@ -28,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _Start(Hook):
-    """Defers signals; the chief saves the configuration and deletes training_over.json.
+    """Defers signals; the chief saves the configuration and clears an earlier version's mark.
 
     It runs in `begin`, after the checkpoint was compared with the graph, so that a wrong
     configuration never replaces the old one.
@@ -45,7 +46,7 @@ class _Start(Hook):
             if step:
                 _log_changes(context)
             configuration.save_pipeline(context.config, context.model_dir)
-            training_end.clear_over(context.model_dir)
+            training_end.clear_earlier(context.model_dir)
 
 
 def _log_changes(context: RunContext) -> None:
@@ -104,7 +105,7 @@ class TrainingRun:
             self._cursors[file] = DataCursor(state, self.first_step)
         self._may_save, self._resumed_step = may_save, resumed
         self._saver: Optional[CheckpointSaver] = None  # once training begins in the chief
-        log_file = os.path.join(context.model_dir, LOG_FILE)
+        log_file = os.path.join(context.model_dir, FAULTS_FOLDER, LOG_FILE)
         self._faults = FaultLog(log_file if may_save is not None else None)
 
     def _is_over(self) -> bool:

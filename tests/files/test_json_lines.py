@@ -34,6 +34,10 @@ def test_an_entry_begins_on_a_new_line(scheme, tmp_path, caplog):
     assert f"{path}, line 2: incomplete" in record.getMessage()
     json_lines.read(path)
     assert len(caplog.records) == 1
+    assert json_lines.read_last(path) == {"step": 4}
+    json_lines.append(path, {"text": "x" * 4100})
+    json_lines.append(path, {"step": 5})
+    assert json_lines.read_last(path) == {"step": 5} and json_lines.read_last(path + "2") == {}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,7 @@ def test_lines_that_are_no_entries(line, tmp_path, caplog):
     path.write_bytes(b'{"a": 0}\n\n' + line + b'\n{"a": 3}\n' + line + b"\n")
     assert json_lines.read(str(path), ["a"]) == [{"a": 0}, {"a": 3}]
     assert "line 3 and 1 more: incomplete" in caplog.text
+    assert "a" not in json_lines.read_last(str(path))
 
 
 def test_lines_of_text_with_line_separators(tmp_path):

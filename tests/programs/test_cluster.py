@@ -13,9 +13,10 @@ import signal
 
 import pytest
 
+from estimator_det.files import json_lines
 from estimator_det.programs import console
 from model_fn.checkpoints.find import newest_step
-from model_fn.runs import data_cursor
+from model_fn.events import PROGRESS_FILE
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import (
     COORDINATOR,
@@ -151,7 +152,7 @@ def test_the_command_divides_the_records(forker, tmp_path):
         cluster.start_all("evaluator")
         cluster.expect()
         assert 20 <= trained_steps(str(folder)) <= 22
-        split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
+        split = json_lines.read(str(folder / PROGRESS_FILE), ("streams",))[0]
         assert split["workers"] == ["chief 0", "worker 0", "worker 1"]
         assert "worker 0 is worker 2 of 3 reads" in cluster.runs["worker-0"].output()
         assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()

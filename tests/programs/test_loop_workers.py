@@ -6,8 +6,10 @@ import signal
 
 import pytest
 
+from estimator_det.files import json_lines
 from estimator_det.programs import console
-from model_fn.runs import data_cursor
+from model_fn.events import PROGRESS_FILE
+from model_fn.runs import training_end
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import (
     ENDLESS,
@@ -36,8 +38,8 @@ def test_two_workers(fake_cluster, tmp_path, chief, evaluator):
     assert trained_steps(str(folder)) == 12
     check_whole(folder)
     # Reports are those of the chief alone.
-    reported = (folder / "progress.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in reported] == list(range(1, 13))
+    reported = json_lines.read(str(folder / PROGRESS_FILE), ("Loss/total_loss",))
+    assert [line["step"] for line in reported] == list(range(1, 13))
     other = "worker-1" if chief == "worker" else "worker-0"
     assert "step 12/12" in cluster.runs[f"{chief}-0"].output()
     assert "step 1" not in cluster.runs[other].output()
@@ -76,7 +78,7 @@ def test_sigterm(fake_cluster, tmp_path, signalled):
     assert first == 0
     text = f"stopped by SIGTERM at step {stopped}, which is saved in {folder}"
     assert text in cluster.runs["chief-0"].output()
-    assert not (folder / "training_over.json").exists()
+    assert training_end.last_step(str(folder)) is None
 
     # All of it resumes, each worker with its next record.
     again = fake_cluster(num_steps=stopped + 5, **settings)
@@ -127,7 +129,7 @@ def test_the_command(forker, tmp_path, strategy, jobs, first, missing, readers):
     finally:
         cluster.kill()
     assert saved_steps(folder) == [0, 10, 20]
-    split = json.loads((folder / data_cursor.SPLIT_FILE).read_text())
+    split = json_lines.read(str(folder / PROGRESS_FILE), ("streams",))[0]
     assert split["workers"] == readers
     assert f"{readers[1]} is worker 2 of 2 reads" in cluster.outputs()
     assert list((folder / "export" / "Servo").iterdir())

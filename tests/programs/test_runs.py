@@ -114,7 +114,7 @@ def test_a_step_that_is_not_finite(config_path, tmp_path, capsys):
     arguments += ["--set", "train_config.gradient_clipping_by_norm=0", "--set", PLAIN]
     assert cli.main([*arguments, "--set", f"{rate}.learning_rate=1e6"]) == console.EXIT_NOT_FINITE
     assert "learning rate 1e+06 is too high" in capsys.readouterr().err
-    (bad_step,) = folder.glob("bad_step-*")
+    (bad_step,) = (folder / "faults").glob("bad_step-*")
     report = json.loads((bad_step / "report.json").read_text())
     for record in report["batch"]:
         assert record["source_id"].endswith(".jpg") and record["record"] >= 0

@@ -15,12 +15,12 @@ from estimator_det.programs.verbs.base import (
 )
 
 SUMMARY = "Repeats a training step that was not finite; try remedies with --set"
-EXAMPLE = "run/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
+EXAMPLE = "run/faults/bad_step-120 --steps 5 --set train_config.gradient_clipping_by_norm=10"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", metavar="BAD_STEP_DIR", help="the folder bad_step-<step> in model_dir"
+        "folder", metavar="BAD_STEP_DIR", help="the folder faults/bad_step-<step> of model_dir"
     )
     text = (
         "steps to run on this batch; a change of the learning rate has an effect from the second "

@@ -137,7 +137,7 @@ class CoordinatorBackend(LoopBackend):
 
         def worker_input_fn(number: int) -> Callable[..., Any]:
             member = Cluster(readers, Task(WORKER, number))
-            report = functools.partial(report_split, self._context.model_dir, member)
+            report = functools.partial(report_split, self._context.model_dir, member, first_step)
             is_new = number not in reported
             reported.add(number)
             return make_train_input_fn(

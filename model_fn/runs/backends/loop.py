@@ -227,7 +227,7 @@ class LoopBackend(Backend):
             first_step,
             fault_log,
             runs_elsewhere=self._is_on_tpu and self._loop.tpu_name != LOCAL,
-            on_split=functools.partial(report_split, model_dir, self._context.cluster),
+            on_split=functools.partial(report_split, model_dir, self._context.cluster, first_step),
         )
 
     def train(

@@ -52,7 +52,9 @@ class ParameterServerBackend(EstimatorBackend):
             fault_log,
             shares_steps=True,
             shard=(len(readers), index),
-            on_split=functools.partial(report_split, self._context.model_dir, self._cluster),
+            on_split=functools.partial(
+                report_split, self._context.model_dir, self._cluster, first_step
+            ),
         )
 
         def input_fn() -> Any:

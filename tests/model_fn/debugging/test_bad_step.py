@@ -134,7 +134,7 @@ def test_a_poisoned_image(tmp_path):
     poisoned = _batch()
     poisoned[0][schema.IMAGE][1, 5, 6] = np.nan
     snapshots = _train(_config(tmp_path), model_dir, [_batch(), _batch(), poisoned], 9)
-    folder = model_dir / "bad_step-3"
+    folder = model_dir / "faults" / "bad_step-3"
     _check_untouched(snapshots, folder)
     assert snapshots.taken[-1]["global_step"] == 2
 
@@ -172,7 +172,7 @@ def test_a_learning_rate_that_is_nan(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(optimizers, "make_learning_rate", make_learning_rate)
     model_dir = tmp_path / "model"
     snapshots = _train(_config(tmp_path), model_dir, [_batch()], 9)
-    folder = model_dir / "bad_step-2"
+    folder = model_dir / "faults" / "bad_step-2"
     _check_untouched(snapshots, folder)
     report = json.loads((folder / "report.json").read_text())
     assert "learning_rate" in report["not_finite"] and report["bad_variables"] == []
@@ -191,7 +191,7 @@ def test_statistics_of_batch_norm_that_overflow(tmp_path):
     huge = _batch()
     huge[0][schema.IMAGE] *= 1e25
     snapshots = _train(_config(tmp_path), model_dir, [_batch(), huge], 9)
-    folder = model_dir / "bad_step-2"
+    folder = model_dir / "faults" / "bad_step-2"
     _check_untouched(snapshots, folder)
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"] == [MOVING_AVERAGES]
@@ -215,7 +215,7 @@ def _tall_box(tmp_path: pathlib.Path) -> Tuple[pathlib.Path, str]:
     labels[schema.BOXES][0, 0] = [0, 0, 1e20, 1]
     model_dir = tmp_path / "model"
     _train(_config(tmp_path, f"{loss}={{weighted_l2 {{}}}}"), model_dir, [(features, labels)], 9)
-    return model_dir / "bad_step-1", f"{loss}={{weighted_smooth_l1 {{}}}}"
+    return model_dir / "faults" / "bad_step-1", f"{loss}={{weighted_smooth_l1 {{}}}}"
 
 
 @pytest.mark.slow

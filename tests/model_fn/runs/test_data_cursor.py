@@ -8,13 +8,15 @@ from typing import Any, List, Optional
 
 import pytest
 
+from estimator_det.files import json_lines
 from inputs.records.cursor import CursorState, StreamOffset
 from inputs.records.sharding import WorkerParts
 from model_fn.checkpoints import find
+from model_fn.events import PROGRESS_FILE
 from model_fn.runs import data_cursor
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import StepResult
-from model_fn.runs.data_cursor import SPLIT_FILE, report_split
+from model_fn.runs.data_cursor import report_split
 
 FILE = data_cursor.worker_file(Task("worker", 0))
 
@@ -124,9 +126,9 @@ def test_the_chief_writes_how_records_are_divided(tmp_path, caplog):
     caplog.set_level("INFO")
     split = WorkerParts(3, [["a", "b", "c"]])
     for kind in ("worker", "chief"):
-        report_split(str(tmp_path), Cluster(JOBS, Task(kind, 0)), split)
-        assert (tmp_path / SPLIT_FILE).exists() == (kind == "chief")
+        report_split(str(tmp_path), Cluster(JOBS, Task(kind, 0)), 7, split)
+        assert (tmp_path / PROGRESS_FILE).exists() == (kind == "chief")
     assert "worker 0 is worker 2 of 3 reads 1 of 3 files" in caplog.text
-    written = json.loads((tmp_path / SPLIT_FILE).read_text())
-    assert written["workers"] == ["chief 0", "worker 0", "worker 1"]
+    (written,) = json_lines.read(str(tmp_path / PROGRESS_FILE), ("step", "time"))
+    assert written["step"] == 7 and written["workers"] == ["chief 0", "worker 0", "worker 1"]
     assert written["streams"][0]["files_of_workers"] == [["a"], ["b"], ["c"]]

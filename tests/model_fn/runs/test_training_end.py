@@ -6,6 +6,7 @@ import pathlib
 
 import pytest
 
+from model_fn.events import PROGRESS_FILE, append_progress
 from model_fn.runs import evaluator, lock, training_end
 from model_fn.runs.options import EvaluationOptions
 from model_fn.runs.training_end import TrainingEnd
@@ -22,7 +23,7 @@ def test_the_mark_of_an_earlier_run_is_not_the_end_of_this_one(tmp_path):
     assert [first.is_last(step) for step in (6, 7)] == [False, True]
     resumed = TrainingEnd(folder, 10)
     assert not resumed.is_reached() and not resumed.is_last(7)  # The chief has not started yet.
-    training_end.clear_over(folder)
+    append_progress(folder, {"step": 8})  # It has started.
     assert not resumed.is_reached() and training_end.last_step(folder) is None
     training_end.mark_over(folder, 7, "stopped early")
     assert resumed.is_reached()
@@ -38,11 +39,11 @@ def test_a_training_may_take_more_steps_than_its_evaluator_knows(tmp_path):
     assert end.is_reached() and end.is_last(4)
     with lock.locked(folder):  # A training resumes, and begins with its first step.
         assert not end.is_reached() and not end.is_last(4)
-        training_end.clear_over(folder)
+        append_progress(folder, {"step": 5})
         assert not end.is_reached() and not end.is_last(8)
         training_end.mark_over(folder, 12, "num_train_steps")
         assert [end.is_last(step) for step in (8, 12)] == [False, True]
-    training_end.clear_over(folder)  # A signal has ended another one.
+    append_progress(folder, {"step": 13})  # A signal has ended another one.
     assert [end.is_last(step) for step in (3, 4)] == [False, True]
 
 
@@ -67,12 +68,20 @@ def test_an_evaluator_waits_for_a_training_that_resumes(tmp_path, monkeypatch):
     assert steps == [2, 8, 10]
 
 
-@pytest.mark.parametrize("content", ['{"step": 7, "rea', '{"reason": "x"}', "[7]", "null"])
-def test_a_mark_that_a_crash_has_cut_is_none(tmp_path: pathlib.Path, caplog, content):
-    (tmp_path / training_end.OVER_FILE).write_text(content)
+@pytest.mark.parametrize("file", [PROGRESS_FILE, training_end.EARLIER_FILE])
+@pytest.mark.parametrize("content", ['{"step": 7, "ended": "', '{"ended": "x"}', "[7]", "null"])
+def test_a_mark_that_a_crash_has_cut_is_none(tmp_path: pathlib.Path, content, file):
+    (tmp_path / file).write_text(content)
     assert training_end.last_step(str(tmp_path)) is None
     end = TrainingEnd(str(tmp_path), 7)
-    assert not end.is_reached() and not end.is_reached()
-    assert caplog.text.count(f"{tmp_path / training_end.OVER_FILE}, line 1: incomplete") == 1
+    assert not end.is_reached()
     training_end.mark_over(str(tmp_path), 7, "num_train_steps")
     assert end.is_reached()
+
+
+def test_the_mark_of_an_earlier_version(tmp_path):
+    append_progress(str(tmp_path), {"step": 7})
+    (tmp_path / training_end.EARLIER_FILE).write_text('{"step": 7, "reason": "x", "time": 1}')
+    assert training_end.last_step(str(tmp_path)) == 7 and TrainingEnd(str(tmp_path), 7).is_reached()
+    training_end.clear_earlier(str(tmp_path))
+    assert training_end.last_step(str(tmp_path)) is None

@@ -22,7 +22,7 @@ from inputs.records.cursor import first_stream_index
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.events import PROGRESS_FILE
-from model_fn.runs import data_cursor, progress, training_run
+from model_fn.runs import data_cursor, progress, training_end, training_run
 from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
@@ -67,7 +67,8 @@ def _assert_equal(found: Dict[str, np.ndarray], expected: Dict[str, np.ndarray])
 
 
 def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
-    return [json.loads(line) for line in (folder / PROGRESS_FILE).read_text().splitlines()]
+    lines = map(json.loads, (folder / PROGRESS_FILE).read_text().splitlines())
+    return [line for line in lines if training_end.ENDED not in line]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(training_run.DataCursorHook, "after_step", lambda *_: None)
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
-    folder = tmp_path / "bad" / "bad_step-3"
+    folder = tmp_path / "bad" / "faults" / "bad_step-3"
     _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()

@@ -106,7 +106,7 @@ def test_reported_counts_are_means_over_replicas(model_dir):
 
 
 def test_a_step_that_one_replica_rejects_changes_no_replica(model_dir):
-    (folder,) = model_dir.glob("bad_step-2")
+    (folder,) = model_dir.glob("faults/bad_step-2")
     before, after = stored(str(model_dir / "model.ckpt-1")), stored(str(folder / "model.ckpt"))
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value)
