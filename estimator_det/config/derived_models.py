@@ -1,4 +1,4 @@
-"""Models as parts of a run derive them from the configuration."""
+"""Models and configurations that parts of a run derive from the configuration."""
 
 from __future__ import annotations
 
@@ -37,6 +37,16 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
         post_processing = static.faster_rcnn.second_stage_post_processing
         post_processing.batch_non_max_suppression.static_kernel = True
     return static
+
+
+def static_batches(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+) -> pipeline_pb2.TrainEvalPipelineConfig:
+    """A copy whose readers leave incomplete batches out."""
+    config = copy.deepcopy(pipeline_config)
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.drop_remainder = True
+    return config
 
 
 class FinalScores(NamedTuple):

@@ -44,13 +44,13 @@ from model_fn.checks import data_check, data_report
 from model_fn.checks.findings import findings
 from model_fn.drawing import charts
 from model_fn.evaluation import details, diagnostics, history, score_thresholds
+from model_fn.evaluation.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import HEADLINE
 from model_fn.events import PROGRESS_FILE
 from model_fn.runs import evaluator
-from model_fn.runs.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.runs.progress import short_name
 
 if TYPE_CHECKING:

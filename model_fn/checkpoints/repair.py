@@ -216,7 +216,8 @@ def prepare(model_dir: str, keep_checkpoint_max: int = 5, *, verify: bool = True
     """
     if not tf.io.gfile.isdir(model_dir):
         return None
-    remove_temporaries(model_dir)
+    if names := _remove_temporaries(model_dir):
+        _LOG.info("Deleted what an earlier run left unfinished: %s", ", ".join(names))
     find_fault = find_damage if verify else _missing_part
     state_file = os.path.join(model_dir, STATE_FILE)
     listed, state_problem = _read_state(state_file)
@@ -280,14 +281,22 @@ def _move_aside(model_dir: str, files: Dict[str, List[str]], damage: Dict[str, s
     _LOG.warning("Moved to %s: %s", aside, ", ".join(moved))
 
 
-def remove_temporaries(model_dir: str, *, log: bool = True) -> None:
-    """Deletes, and logs, what a killed process left half-written under temporary names."""
+def remove_remains(prefix: str) -> None:
+    """Deletes what an attempt to save a checkpoint has left, as far as the storage allows."""
+    with contextlib.suppress(tf.errors.OpError, UnreadableCheckpointError):
+        _remove_temporaries(os.path.dirname(prefix))
+        if find_damage(prefix) is not None:
+            for path in tf.io.gfile.glob(f"{prefix}.*"):
+                tf.io.gfile.remove(path)
+
+
+def _remove_temporaries(model_dir: str) -> List[str]:
+    """Deletes what is half-written under temporary names; returns these names."""
     names = sorted(name for name in tf.io.gfile.listdir(model_dir) if _TEMPORARY.match(name))
     for name in names:
         path = os.path.join(model_dir, name.rstrip("/"))
         (tf.io.gfile.rmtree if tf.io.gfile.isdir(path) else tf.io.gfile.remove)(path)
-    if names and log:
-        _LOG.info("Deleted what an earlier run left unfinished: %s", ", ".join(names))
+    return names
 
 
 def _folder_of(path: str) -> str:

@@ -32,13 +32,15 @@ class StepResult(NamedTuple):
     summary: bytes = b""  # serialized Summary for TensorBoard; empty unless one is due
 
     @property
-    def bad_checks(self) -> Dict[str, float]:
-        return {name: value for name, value in self.checks.items() if not math.isfinite(value)}
+    def values(self) -> Dict[str, float]:
+        """The scalars, and the checks that are not finite."""
+        bad_checks = {name: each for name, each in self.checks.items() if not math.isfinite(each)}
+        return {**self.scalars, **bad_checks}
 
     @property
     def is_finite(self) -> bool:
         """True if all numbers of the last step are finite."""
-        return not self.bad_checks and all(map(math.isfinite, self.scalars.values()))
+        return all(map(math.isfinite, self.values.values()))
 
 
 class Hook:

@@ -25,6 +25,7 @@ from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better
 from model_fn.drawing import charts
 from model_fn.evaluation import history
+from model_fn.evaluation.best_checkpoints import BestCheckpoints
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import Reader, evaluation_folder, evaluation_readers
 from model_fn.evaluation.report import (
@@ -36,9 +37,9 @@ from model_fn.evaluation.report import (
 )
 from model_fn.events import event_writer
 from model_fn.model_fn import ModelFn
+from model_fn.runs import exports
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.base import evaluation_session, make_estimator
-from model_fn.runs.best_checkpoints import BestCheckpoints, export, export_best
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.runs.training_end import TrainingEnd
@@ -53,7 +54,6 @@ _DATA_ERRORS = (
     tf.errors.NotFoundError,
     tf.errors.UnavailableError,
 )
-FINAL_EXPORT = "Servo"  # folder of the last checkpoint's export, below model_dir/export
 
 
 class _EndPreparation(tf1.train.SessionRunHook):
@@ -188,14 +188,14 @@ class EvaluationRun:
             best.offer(
                 evaluations[0],
                 checkpoint,
-                lambda: export_best(self.context, self._exporter(), checkpoint),
+                lambda: exports.export_best(self.context, self._exporter(), checkpoint),
             )
         for evaluation in reversed(evaluations):
             history.record(model_dir, evaluation)
 
     def export_final(self) -> None:
         if self.context.options.evaluation.export_final:
-            export(self.context, self._exporter(), FINAL_EXPORT)
+            exports.export(self.context, self._exporter(), exports.FINAL)
 
     def _exporter(self) -> Any:
         return self._make_estimator(self._make_model_fn())

@@ -157,15 +157,6 @@ def with_precision(
     return config
 
 
-def static_batches(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
-    """The configuration with readers that leave incomplete batches out."""
-    config = copy.deepcopy(pipeline_config)
-    config.train_input_reader.drop_remainder = True
-    for reader in config.eval_input_reader:
-        reader.drop_remainder = True
-    return config
-
-
 @dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
     """Times of checkpoints, and the number that is kept."""

@@ -20,7 +20,6 @@ from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.training.step import GRADIENT_NORM
 
-_GIGA = 1e9
 TPU_REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
     "rejected and saved"
@@ -38,9 +37,8 @@ def describe_bad_loop(result: StepResult) -> str:
 
 
 def _bad_values(result: StepResult) -> str:
-    values = {**result.scalars, **result.bad_checks}
-    bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    return f"{bad}; all: {values}"
+    bad = {name: value for name, value in result.values.items() if not math.isfinite(value)}
+    return f"{bad}; all: {result.values}"
 
 
 class ProgressReport(NamedTuple):
@@ -49,10 +47,11 @@ class ProgressReport(NamedTuple):
     step: int
     num_steps: Optional[int]  # None for a training without end
     values: Dict[str, float]  # loss terms, learning rate, gradient norm
-    images_per_second: Optional[float] = None  # None at the first step
-    input_wait: Optional[float] = None  # share of the time in steps, 0..1
-    memory: Optional[float] = None  # bytes of main memory that the process holds
-    accelerator_memory: Optional[float] = None  # bytes in use on the first GPU; None without one
+    # None where it is not known, as at the first step or without a GPU.
+    images_per_second: Optional[float] = None
+    input_wait_share: Optional[float] = None  # of the time in steps, 0..1
+    memory_bytes: Optional[float] = None  # main memory that the process holds
+    accelerator_memory_bytes: Optional[float] = None  # in use on the first GPU
     seconds_left: Optional[float] = None
 
     def line(self) -> str:
@@ -77,23 +76,19 @@ class ProgressReport(NamedTuple):
 
     def rates(self) -> List[str]:
         rates = (
-            (self.images_per_second, "{:.1f} images/s"),
-            (self.input_wait, "input wait {:.0%}"),
-            (self.memory and self.memory / _GIGA, "{:.2f} GB"),
-            (self.accelerator_memory and self.accelerator_memory / _GIGA, "GPU {:.2f} GB"),
+            (self.images_per_second, 1, "{:.1f} images/s"),
+            (self.input_wait_share, 1, "input wait {:.0%}"),
+            (self.memory_bytes, 1e9, "{:.2f} GB"),
+            (self.accelerator_memory_bytes, 1e9, "GPU {:.2f} GB"),
         )
-        return [text.format(value) for value, text in rates if value is not None]
+        return [text.format(value / unit) for value, unit, text in rates if value is not None]
 
     def figures(self) -> Dict[str, float]:
         """Figures besides `values`, by name and in basic units."""
-        named = {
-            "images_per_second": self.images_per_second,
-            "input_wait_share": self.input_wait,
-            "memory_bytes": self.memory,
-            "accelerator_memory_bytes": self.accelerator_memory,
-            "seconds_left": self.seconds_left,
-        }
-        return {name: float(value) for name, value in named.items() if value is not None}
+        figures = self._asdict()
+        for key in ("step", "num_steps", "values"):
+            del figures[key]
+        return {name: float(value) for name, value in figures.items() if value is not None}
 
 
 class TrainingReport(Hook):
@@ -115,11 +110,8 @@ class TrainingReport(Hook):
         listener: Callable[[ProgressReport], None] = lambda _: None,
         on_bad_step: Callable[[StepResult], str] = describe_bad_step,
     ) -> None:
-        self._batch_size = batch_size
-        self._every_steps = every_steps
-        self._silent = silent
-        self._listener = listener
-        self._on_bad_step = on_bad_step
+        self._batch_size, self._every_steps, self._silent = batch_size, every_steps, silent
+        self._listener, self._on_bad_step = listener, on_bad_step
         self._bar: Optional[Any] = None
         self._num_steps: Optional[int] = None
         self._step = self._first_step = self._reported = 0
@@ -186,12 +178,12 @@ class TrainingReport(Hook):
             self._step,
             self._num_steps,
             self._values,
-            memory=machine.resident_memory(),
-            accelerator_memory=accelerator_memory(),
+            memory_bytes=machine.resident_memory(),
+            accelerator_memory_bytes=accelerator_memory(),
         )
         if self._waits:
             waited, total = (sum(column) for column in zip(*self._waits))
-            report = report._replace(input_wait=min(max(waited / max(total, 1e-9), 0.0), 1.0))
+            report = report._replace(input_wait_share=min(max(waited / max(total, 1e-9), 0.0), 1.0))
         if not self._durations:
             return report
         # The median: a step in which a checkpoint is saved or evaluated says nothing.
@@ -238,9 +230,8 @@ def training_hooks(context: RunContext, training: Training, fault_log: Optional[
     options, model_dir, is_chief = context.options, context.model_dir, context.cluster.is_chief
 
     def on_bad_step(result: StepResult) -> str:
-        values = {**result.scalars, **result.bad_checks}
         report = bad_step.save_bad_step(
-            training, result.rejected, context.config, model_dir, result.step + 1, values
+            training, result.rejected, context.config, model_dir, result.step + 1, result.values
         )
         entry = {"step": report.step, "not_finite": report.not_finite, "folder": report.folder}
         append_progress(model_dir, entry)

@@ -23,7 +23,7 @@ from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import Metrics
-from model_fn.runs import roles, task_watch
+from model_fn.runs import roles, task_watch, training_run
 from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
@@ -36,7 +36,6 @@ from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.evaluator import EvaluationRun, follow
 from model_fn.runs.options import TrainOptions, with_precision
 from model_fn.runs.training_end import TrainingEnd
-from model_fn.runs.training_run import running
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,8 +126,7 @@ def _train(context: RunContext, role: str, schedule: Optional[EvaluationSchedule
     get_backend = functools.cache(functools.partial(BACKENDS[role], context))
     while True:
         try:
-            with running(context, get_backend, verify) as run:
-                run.train(schedule)
+            training_run.train(context, get_backend, schedule, verify=verify)
             return
         except DamagedCheckpointsError:
             if verify:

@@ -7,14 +7,12 @@ import os
 import time
 from typing import Callable, Mapping, Optional
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf1
 from estimator_det.console.signals import Stopped, StopSignals
-from estimator_det.errors import UnreadableCheckpointError
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints import repair, writing
+from model_fn.checkpoints import positions, repair, writing
 from model_fn.checkpoints.kept import KeptCheckpoints
 from model_fn.events import event_writer
-from model_fn.runs import data_cursor
 from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
@@ -99,7 +97,7 @@ class CheckpointSaver(Hook):
         try:
             for file, cursor in self._cursors.items():
                 if cursor.state is not None:
-                    data_cursor.write_cursor_state(self._model_dir, step, cursor.state, file)
+                    positions.write(os.path.join(self._model_dir, file), step, cursor.state)
             self._training.save(prefix)
             # Before `checkpoint` names it: a crash of the machine must not leave a name without
             # data.
@@ -112,18 +110,10 @@ class CheckpointSaver(Hook):
                 kept = f"{last}, which is intact"
             name = os.path.basename(prefix)
             explained = writing.explained(error, self._model_dir, name, kept)  # with free space
-            _remove_remains(self._model_dir, prefix)
+            repair.remove_remains(prefix)
             if not writing.is_write_error(error):
                 raise
             raise explained from error
         self.saved_step = step
         saved = tf1.SessionLog(status=tf1.SessionLog.CHECKPOINT, checkpoint_path=prefix)
         event_writer(self._model_dir).add_session_log(saved, step)
-
-
-def _remove_remains(model_dir: str, prefix: str) -> None:
-    with contextlib.suppress(tf.errors.OpError, UnreadableCheckpointError):
-        repair.remove_temporaries(model_dir, log=False)
-        if repair.find_damage(prefix) is not None:
-            for path in tf.io.gfile.glob(f"{prefix}.*"):
-                tf.io.gfile.remove(path)

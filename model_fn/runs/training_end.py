@@ -6,9 +6,8 @@ import os
 from typing import Any, Dict, Optional
 
 from estimator_det.compat import tf
-from estimator_det.files import json_lines
+from estimator_det.files import json_lines, lock
 from model_fn.events import PROGRESS_FILE, append_progress
-from model_fn.runs import lock
 
 ENDED = "ended"  # key of the line that marks the end: the reason
 EARLIER_FILE = "training_over.json"  # the mark of earlier versions

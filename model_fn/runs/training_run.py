@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import Callable, Iterator, List, Optional
+from typing import Callable, List, Optional
 
 from estimator_det import files
 from estimator_det.config import pipeline as configuration
@@ -13,15 +13,16 @@ from estimator_det.config import plugins
 from estimator_det.config.differences import training_differences
 from estimator_det.console.signals import Stopped, StopSignals
 from estimator_det.errors import SessionLostError, UsageError
+from estimator_det.files import lock
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
-from model_fn.checkpoints import repair, writing
+from model_fn.checkpoints import positions, repair, writing
 from model_fn.checkpoints.find import newest_step
 from model_fn.events import FAULTS_FOLDER
-from model_fn.runs import lock, progress, training_end
+from model_fn.runs import progress, training_end
 from model_fn.runs.backends.base import Backend, Training
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook, read_cursor_state
+from model_fn.runs.data_cursor import DataCursorHook, WorkerPositionHook
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.saver import CheckpointSaver
 
@@ -70,7 +71,7 @@ class TrainingRun:
     Args:
         may_save: Raises if another process has taken the folder over; None if this process does
             not save.
-        verify: Read all of the checkpoint to resume from before it is restored.
+        verify: As in `train`.
     """
 
     def __init__(
@@ -101,7 +102,8 @@ class TrainingRun:
             )
         self._cursors = {}  # by the files where they are saved
         for file in files:
-            state = read_cursor_state(model_dir, named_step, file, is_exact=is_alone)
+            path = os.path.join(model_dir, file)
+            state = positions.read(path, named_step, is_exact=is_alone)
             self._cursors[file] = DataCursor(state, self.first_step)
         self._may_save, self._resumed_step = may_save, resumed
         self._saver: Optional[CheckpointSaver] = None  # once training begins in the chief
@@ -131,7 +133,7 @@ class TrainingRun:
         )
         return True
 
-    def train(self, evaluations: Optional[EvaluationSchedule] = None) -> None:
+    def train(self, evaluations: Optional[EvaluationSchedule]) -> None:
         """Trains to the last step; where none is left, only evaluations begin and end."""
         if not self._is_over():
             cursors = list(self._cursors.values())
@@ -204,14 +206,18 @@ class TrainingRun:
         )
 
 
-@contextlib.contextmanager
-def running(
-    context: RunContext, make_backend: Callable[[], Backend], verify: bool = True
-) -> Iterator[TrainingRun]:
-    """Context manager: signals are caught, and no other process writes the folder.
+def train(
+    context: RunContext,
+    make_backend: Callable[[], Backend],
+    evaluations: Optional[EvaluationSchedule],
+    *,
+    verify: bool,
+) -> None:
+    """Trains to the last step; signals are caught, and no other process writes the folder.
 
     Args:
         make_backend: Called once the folder is held: it may wait for machines and set up devices.
+        verify: Read all of the checkpoint to resume from before it is restored.
     """
     run: Optional[TrainingRun] = None
     try:
@@ -229,7 +235,7 @@ def running(
             run = TrainingRun(context, backend, signals, may_save, verify)
             stack.callback(run.log_faults)
             try:
-                yield run
+                run.train(evaluations)
             except SessionLostError:
                 context.stop.raise_if_requested()  # rather than begin again
                 raise

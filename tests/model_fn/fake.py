@@ -22,7 +22,7 @@ from inputs import schema
 from inputs.records.cursor import DataCursor
 from model_fn import model_fn
 from model_fn.drawing import charts
-from model_fn.runs import best_checkpoints, evaluator, roles, runner
+from model_fn.runs import evaluator, exports, roles, runner
 from model_fn.runs.backends import base
 from model_fn.runs.backends.base import Training
 from model_fn.runs.cluster import Cluster, read_cluster
@@ -144,7 +144,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(maker, "build_detector", FakeDetector)
     for entry in (model_fn, runner, evaluator):
         monkeypatch.setattr(entry, "require", lambda *_: None)
-    for user in (base, best_checkpoints, evaluator):
+    for user in (base, exports, evaluator):
         monkeypatch.setattr(user, "build_preprocessor", lambda model: None)
 
 

@@ -10,7 +10,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs import schema
-from model_fn.runs import best_checkpoints, runner
+from model_fn.runs import exports, runner
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TpuOptions
 from model_fn.training import tpu_step
 from tests.model_fn import fake
@@ -46,7 +46,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     fake.install(monkeypatch)
     monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_train)
     monkeypatch.setattr(input_pipeline, "build_eval_input_fn", lambda *_, **__: feed(3))
-    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", fake.make_receiver)
+    monkeypatch.setattr(exports.serving, "create_predict_input_fn", fake.make_receiver)
     return configs
 
 

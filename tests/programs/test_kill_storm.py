@@ -14,8 +14,7 @@ import pytest
 
 from estimator_det.compat import tf1
 from estimator_det.files import json_lines
-from model_fn.checkpoints import repair
-from model_fn.runs.data_cursor import read_cursor_state
+from model_fn.checkpoints import positions, repair
 from tests import checkpoints
 from tests.programs.clusters import check_whole
 from tests.programs.forking import TIMEOUT, Run
@@ -67,7 +66,7 @@ def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
 
 def _records_used(folder: pathlib.Path, step: int) -> int:
     """Up to a step; none came twice or not at all where it is that of an undisturbed run."""
-    position = read_cursor_state(str(folder), step)
+    position = positions.read(str(folder / positions.POSITION_FILE), step)
     return position.count
 
 

@@ -12,10 +12,10 @@ from typing import Any, Iterator
 
 import pytest
 
+from estimator_det.files import lock
 from estimator_det.programs import console
 from model_fn.checkpoints import repair
 from model_fn.checkpoints.repair import DAMAGED_FOLDER, STATE_FILE
-from model_fn.runs import lock
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import check_whole
 from tests.programs.forking import EVALUATION_BEGINS, Run, small_config

@@ -22,6 +22,7 @@ from typing import (
 import numpy as np
 
 from estimator_det.compat import global_seed, tf, tf1
+from estimator_det.config.derived_models import static_batches
 from estimator_det.console.printing import counted
 from estimator_det.console.signals import Stopped
 from inputs.bad_records.log import FaultLog
@@ -45,7 +46,6 @@ from model_fn.runs.options import (
     TPU,
     LoopOptions,
     TpuOptions,
-    static_batches,
 )
 from model_fn.training import warm_start
 from model_fn.training.loop_state import LoopState, first_worker_values

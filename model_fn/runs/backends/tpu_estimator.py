@@ -7,6 +7,7 @@ import dataclasses
 from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
+from estimator_det.config.derived_models import static_batches
 from estimator_det.errors import ConfigError, NotFiniteLossError
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
@@ -19,7 +20,7 @@ from model_fn.runs.backends.base import Backend, Training, make_train_input_fn
 from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import TpuOptions, static_batches
+from model_fn.runs.options import TpuOptions
 from model_fn.training import tpu_step
 
 # Features that a train step reads; the rest would only fill the path from host to cores.

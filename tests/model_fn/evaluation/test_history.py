@@ -3,9 +3,8 @@ import math
 
 import pytest
 
-from model_fn.evaluation import history
+from model_fn.evaluation import best_checkpoints, history
 from model_fn.evaluation.history import Evaluation
-from model_fn.runs import best_checkpoints
 
 METRIC = "DetectionBoxes_Precision/mAP"
 

@@ -5,7 +5,7 @@ from typing import Any, Callable, List
 import pytest
 
 from inputs import pipeline as input_pipeline
-from model_fn.runs import best_checkpoints
+from model_fn.runs import exports
 from tests.model_fn import fake
 
 
@@ -27,5 +27,5 @@ def readers(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
     fake.install(monkeypatch)
     monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_train)
     monkeypatch.setattr(input_pipeline, "build_eval_input_fn", make_eval)
-    monkeypatch.setattr(best_checkpoints.serving, "create_predict_input_fn", fake.make_receiver)
+    monkeypatch.setattr(exports.serving, "create_predict_input_fn", fake.make_receiver)
     return made

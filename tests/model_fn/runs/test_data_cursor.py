@@ -11,7 +11,7 @@ import pytest
 from estimator_det.files import json_lines
 from inputs.records.cursor import CursorState, StreamOffset
 from inputs.records.sharding import WorkerParts
-from model_fn.checkpoints import find
+from model_fn.checkpoints import find, positions
 from model_fn.events import PROGRESS_FILE
 from model_fn.runs import data_cursor
 from model_fn.runs.cluster import Cluster, Task
@@ -52,7 +52,7 @@ class Worker:
 
 
 def _read(folder: pathlib.Path, step: int) -> Optional[int]:
-    state = data_cursor.read_cursor_state(str(folder), step, FILE, is_exact=False)
+    state = positions.read(str(folder / FILE), step, is_exact=False)
     return None if state is None else state.count
 
 
@@ -101,10 +101,10 @@ def test_a_worker_that_ends_before_the_last_checkpoint(tmp_path, monkeypatch, ca
 )
 def test_entries_of_another_kind(tmp_path, caplog, content):
     (tmp_path / FILE).write_text(content)
-    (tmp_path / data_cursor.POSITION_FILE).write_text(content)
+    (tmp_path / positions.POSITION_FILE).write_text(content)
     assert _read(tmp_path, 4) is None
-    assert data_cursor.read_cursor_state(str(tmp_path), 4) is None
-    for file, text in ((FILE, "data of this worker"), (data_cursor.POSITION_FILE, "the data")):
+    assert positions.read(str(tmp_path / positions.POSITION_FILE), 4) is None
+    for file, text in ((FILE, "data of this worker"), (positions.POSITION_FILE, "the data")):
         assert str(tmp_path / file) in caplog.text and f"{text} begin with a new" in caplog.text
 
 

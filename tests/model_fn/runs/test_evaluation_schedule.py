@@ -13,8 +13,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped
 from estimator_det.files import json_lines
 from model_fn import model_fn
-from model_fn.evaluation import history
-from model_fn.runs import best_checkpoints, evaluator, training_end
+from model_fn.evaluation import best_checkpoints, history
+from model_fn.runs import evaluator, training_end
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
 from model_fn.serving import saved_model

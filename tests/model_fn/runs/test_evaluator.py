@@ -237,7 +237,7 @@ def test_continuous_eval_retries(readers, monkeypatch, error):
 
 
 def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path, monkeypatch):
-    monkeypatch.setattr(evaluator, "export_best", lambda *_: None)
+    monkeypatch.setattr(evaluator.exports, "export_best", lambda *_: None)
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'blossom' }")
     config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
     config.eval_input_reader[0].label_map_path = str(tmp_path / "map.pbtxt")

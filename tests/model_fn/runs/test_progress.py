@@ -123,7 +123,7 @@ def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch):
     for step in (0, 1):
         report.before_step(step)
         report.after_step(_result(step + 1, 1.0)._replace(input_wait=6.0))
-    assert [moment.input_wait for moment in moments] == [None, 0.75]
+    assert [moment.input_wait_share for moment in moments] == [None, 0.75]
 
 
 def test_a_step_waits_for_its_batch():
@@ -157,7 +157,7 @@ def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path):
         def counts(self) -> Dict[str, int]:
             return {"box_nan": 3}
 
-    report = progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait=0.25)
+    report = progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait_share=0.25)
     with tf.Graph().as_default():
         progress.write_report(str(tmp_path), Faults(), report)
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()

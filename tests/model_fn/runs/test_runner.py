@@ -14,10 +14,10 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped
 from estimator_det.errors import ConfigError
-from model_fn.checkpoints import repair
+from model_fn.checkpoints import positions, repair
 from model_fn.evaluation import history
 from model_fn.events import PROGRESS_FILE
-from model_fn.runs import data_cursor, runner, training_end
+from model_fn.runs import runner, training_end
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from tests import checkpoints
 from tests.model_fn import fake
@@ -85,7 +85,7 @@ def test_a_change_of_a_resumed_run_is_a_line(readers, tmp_path, caplog):
 
 def test_the_position_in_the_data_is_kept(readers, tmp_path, caplog):
     def count(step: int) -> int:
-        position = data_cursor.read_cursor_state(str(tmp_path), step)
+        position = positions.read(str(tmp_path / positions.POSITION_FILE), step)
         return -1 if position is None else position.count
 
     with pytest.raises(Stopped):
@@ -99,7 +99,7 @@ def test_the_position_in_the_data_is_kept(readers, tmp_path, caplog):
     fake.train(tmp_path, 4)
     assert (count(4), count(5)) == (8, -1)
     # Without the file the data begin anew.
-    path = tmp_path / data_cursor.POSITION_FILE
+    path = tmp_path / positions.POSITION_FILE
     path.write_text("[1]")
     caplog.set_level("INFO")
     fake.train(tmp_path, 6, seed=3)

@@ -6,8 +6,9 @@ import pathlib
 
 import pytest
 
+from estimator_det.files import lock
 from model_fn.events import PROGRESS_FILE, append_progress
-from model_fn.runs import evaluator, lock, training_end
+from model_fn.runs import evaluator, training_end
 from model_fn.runs.options import EvaluationOptions
 from model_fn.runs.training_end import TrainingEnd
 from tests.model_fn import fake

@@ -19,10 +19,11 @@ from estimator_det.errors import ConfigError, NotFiniteLossError, RunError, Usag
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.records.cursor import first_stream_index
+from model_fn.checkpoints import positions
 from model_fn.debugging.replay import BATCH_FILE, CHECKPOINT
 from model_fn.evaluation import history
 from model_fn.events import PROGRESS_FILE
-from model_fn.runs import data_cursor, progress, training_end, training_run
+from model_fn.runs import progress, training_end, training_run
 from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
@@ -93,7 +94,7 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     _assert_equal(found, expected)
     # Calls end at multiples; the position in the data is that after all their steps.
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
-    position = data_cursor.read_cursor_state(str(folder), 7)
+    position = positions.read(str(folder / positions.POSITION_FILE), 7)
     assert position is not None and position.count == 14
 
 
@@ -191,7 +192,7 @@ def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
     config = fake.pipeline_config("train_input_reader { num_epochs: 3 }")
     found = _train(tmp_path, config, 9, LoopOptions(steps_per_call=4))
     assert found["global_step"] == 6 and (tmp_path / "model.ckpt-6.index").exists()
-    position = data_cursor.read_cursor_state(str(tmp_path), 6)
+    position = positions.read(str(tmp_path / positions.POSITION_FILE), 6)
     assert position is not None and position.count == 12
     assert "steps_per_call is 1 instead of 4" in caplog.text
 
@@ -283,7 +284,7 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypat
     monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_input_fn)
     _train(tmp_path, fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     # Batches 0 and 2 are of the first stream, 1 and 3 of the second one.
-    position = data_cursor.read_cursor_state(str(tmp_path), 4)
+    position = positions.read(str(tmp_path / positions.POSITION_FILE), 4)
     assert position is not None
     assert {stream: at.number for stream, at in position.streams.items()} == {0: 6, 1: 8}
 

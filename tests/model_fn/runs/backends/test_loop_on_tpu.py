@@ -13,7 +13,7 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import ConfigError, NotFiniteLossError, UsageError
 from inputs import pipeline as input_pipeline
-from model_fn.runs import data_cursor
+from model_fn.checkpoints import positions
 from model_fn.runs.backends import strategies
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions, TrainOptions
@@ -84,7 +84,7 @@ def test_a_core_takes_the_same_steps(tmp_path, made, optimizer, options):
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-    positions = [tmp_path / name / data_cursor.POSITION_FILE for name in ("cpu", "both")]
+    positions = [tmp_path / name / positions.POSITION_FILE for name in ("cpu", "both")]
     assert len({json.dumps(json.loads(each.read_text())["7"]) for each in positions}) == 1
     # The cores do all of a step at once.
     assert made[-1].operations.count("TPUReplicateMetadata") == 1

@@ -17,8 +17,8 @@ from estimator_det.nets import normalization
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.records.cursor import DataCursor
+from model_fn.checkpoints import positions
 from model_fn.debugging.replay import BATCH_FILE
-from model_fn.runs import data_cursor
 from model_fn.runs.options import MIRRORED, CheckpointOptions, LoopOptions
 from tests.checkpoints import stored
 from tests.model_fn import fake
@@ -97,7 +97,7 @@ def test_saved_statistics_are_means_over_replicas(model_dir):
 
 
 def test_the_position_in_the_data_is_that_after_the_images_of_all_replicas(model_dir):
-    position = data_cursor.read_cursor_state(str(model_dir), 1)
+    position = positions.read(str(model_dir / positions.POSITION_FILE), 1)
     assert position is not None and position.count == 4
 
 

@@ -24,9 +24,9 @@ import time
 import uuid
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.errors import FolderInUseError
+from estimator_det.files import atomic
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
         can happen with a lease.
     """
     path = os.path.join(model_dir, LOCK_FILE)
-    handle = None if files.is_remote(model_dir) else _lock(path)
+    handle = None if atomic.is_remote(model_dir) else _lock(path)
     if handle is None:
         lease = _Lease(path)
         try:
@@ -180,7 +180,7 @@ class _Lease:
             return None
 
     def _write(self) -> None:
-        files.write_text(self._path, json.dumps(self._record) + "\n")
+        atomic.write(self._path, json.dumps(self._record) + "\n")
 
     def _renew(self) -> None:
         while not self._ended.wait(BEAT_SECS):

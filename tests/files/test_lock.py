@@ -14,8 +14,9 @@ import pytest
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.errors import FolderInUseError
+from estimator_det.files import lock
 from inputs import pipeline as input_pipeline
-from model_fn.runs import lock, runner
+from model_fn.runs import runner
 from model_fn.runs.backends import strategies
 from model_fn.runs.options import LoopOptions
 from tests.model_fn import fake

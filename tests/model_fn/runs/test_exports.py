@@ -10,7 +10,7 @@ from estimator_det.compat import tf
 from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import score_thresholds
 from model_fn.model_fn import create_model_fn
-from model_fn.runs import best_checkpoints, runner
+from model_fn.runs import exports, runner
 from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions
 from model_fn.serving import saved_model
@@ -62,7 +62,7 @@ def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, da
     trained.train(fake.train_input_fn, max_steps=1)
     with caplog.at_level(logging.WARNING, saved_model.__name__):
         context = fake.run_context(model_dir, _with_label_map(path))
-        exported = best_checkpoints.export(context, trained, "best")
+        exported = exports.export(context, trained, "best")
     (warning,) = (record for record in caplog.records if record.name == saved_model.__name__)
     assert f"without the label map {path}: " in warning.getMessage()
     assert SavedModelDetector(exported).class_names == {}
@@ -71,6 +71,6 @@ def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog, da
 def test_the_two_newest_exports_stay(tmp_path, monkeypatch):
     for name in ("7", "12", "100", "notes", f"{saved_model.UNFINISHED}13"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(best_checkpoints, "export", lambda *_: str(tmp_path / "100"))
-    best_checkpoints.export_best(None, None, "")
+    monkeypatch.setattr(exports, "export", lambda *_: str(tmp_path / "100"))
+    exports.export_best(None, None, "")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["100", "12", "notes"]

@@ -1,4 +1,4 @@
-"""The best checkpoints of a run: copied to a folder of their own, and exported.
+"""The best checkpoints of a run, copied to a folder of their own.
 
 A kill loses none of them: a checkpoint is copied, exported, listed in best.json, and only then its
 evaluation is recorded. A resumed run repeats an evaluation without a record.
@@ -10,24 +10,17 @@ import json
 import logging
 import math
 import os
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 from estimator_det.compat import tf
-from estimator_det.detectors.base import build_preprocessor
 from estimator_det.files import atomic
-from inputs import serving
 from model_fn.checkpoints import repair
-from model_fn.checkpoints.find import find_checkpoint
-from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.history import Evaluation, is_better
-from model_fn.runs.context import RunContext
-from model_fn.serving import saved_model, versions
 
 _LOG = logging.getLogger(__name__)
 
 BEST_FOLDER = "best"
 BEST_FILE = "best.json"
-BEST_EXPORT = "best"
 _ENTRY = ("step", "value", "checkpoint")
 
 
@@ -97,31 +90,3 @@ class BestCheckpoints:
         repair.write_state(self._folder, [kept[0]["checkpoint"]])
         path = os.path.join(self._folder, BEST_FILE)
         atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")
-
-
-def export_best(context: RunContext, estimator: Any, checkpoint: str) -> None:
-    """Exports a checkpoint to export/best, and deletes old versions and interrupted ones there."""
-    versions.delete_old(os.path.dirname(export(context, estimator, BEST_EXPORT, checkpoint)))
-
-
-def export(context: RunContext, estimator: Any, name: str, checkpoint: Optional[str] = None) -> str:
-    """Writes a SavedModel of constants to a new folder under export/<name>; its name is the time.
-
-    Label map and thresholds of the checkpoint's evaluation are added if they can be read.
-
-    Args:
-        estimator: An Estimator of the run.
-        checkpoint: By default the last one of the run.
-    """
-    config, model_dir = context.config, context.model_dir
-    prefix = checkpoint or find_checkpoint(model_dir)
-    thresholds = score_thresholds.find_usable(config, prefix, model_dir)
-    return versions.add(
-        os.path.join(model_dir, "export", name),
-        estimator,
-        serving.create_predict_input_fn(config, build_preprocessor(config.model)),
-        checkpoint,
-        label_map=saved_model.find_readable_label_map(config, context.label_map),
-        assets={os.path.basename(score_thresholds.IN_EXPORTS): thresholds} if thresholds else None,
-        num_additional_channels=serving.additional_channels(config),
-    )
