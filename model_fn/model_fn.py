@@ -44,8 +44,7 @@ class BuiltTraining(NamedTuple):
     """Parts of a training's graph, for hooks."""
 
     saver: Saver
-    step: Optional[step.TrainStep] = None  # None on a TPU: hooks cannot fetch from its steps
-    host_values: Optional[tpu_step.HostValues] = None  # None unless on a TPU
+    step: Any  # `TrainStep`; `HostValues` on a TPU, where hooks cannot fetch from steps
 
 
 class ModelFn:
@@ -170,9 +169,7 @@ class ModelFn:
         def scaffold() -> Any:
             if table:
                 warm_start.initialize_from(table)
-            self.built = BuiltTraining(
-                make_saver(train_config, run_config), host_values=host_values
-            )
+            self.built = BuiltTraining(make_saver(train_config, run_config), host_values)
             return make_scaffold(self.built.saver, run_config)
 
         return tpu_estimator.TPUEstimatorSpec(

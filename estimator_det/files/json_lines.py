@@ -18,7 +18,7 @@ from estimator_det.files.atomic import is_remote
 from estimator_det.files.text import shortened
 
 LONGEST_STRING = 5_000  # characters; the longest path of a file has 4096
-_LAST_BYTES = 4096  # of a file, which `read_last` reads
+_LAST_BYTES = 4096  # `read_last` reads this many
 
 _LOG = logging.getLogger(__name__)
 

@@ -49,9 +49,8 @@ from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
 from model_fn.evaluation.report import HEADLINE
-from model_fn.events import PROGRESS_FILE
+from model_fn.events import PROGRESS_FILE, short_name
 from model_fn.runs import evaluator
-from model_fn.runs.progress import short_name
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2

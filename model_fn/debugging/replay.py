@@ -20,8 +20,9 @@ from estimator_det.console.printing import listed
 from estimator_det.errors import RunError
 from estimator_det.protos import pipeline_pb2
 from model_fn.debugging.nan_tracer import FirstNonFinite, find_first
+from model_fn.events import GRADIENT_NORM
 from model_fn.model_fn import create_model_fn
-from model_fn.training.step import GRADIENT_NORM, TOTAL_LOSS
+from model_fn.training.step import TOTAL_LOSS
 
 BATCH_FILE = "batch.npz"
 CHECKPOINT = "model.ckpt"
@@ -91,7 +92,7 @@ def replay(
         features, labels = _part(placeholders, "features/"), _part(placeholders, "labels/")
         model_fn = create_model_fn(config)
         model_fn(features, labels, estimator.ModeKeys.TRAIN, {})
-        assert model_fn.built is not None and model_fn.built.step is not None
+        assert model_fn.built is not None
         scalars, applied = model_fn.built.step.scalars, model_fn.built.step.applied
         checks, gradients, written = applied.checks, applied.gradients, applied.written
         norms = {name: tf.norm(gradient) for name, gradient in gradients.items()}

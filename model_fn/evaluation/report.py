@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -12,11 +13,12 @@ from estimator_det.config.facts import score_threshold_field
 from estimator_det.console import printing
 from estimator_det.protos import model_pb2
 from inputs.bad_records.log import FaultLog
+from model_fn.drawing import charts
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
 from model_fn.evaluation.history import Evaluation, Metrics
 from model_fn.evaluation.score_thresholds import ThresholdRow
-from model_fn.events import write_figures
+from model_fn.events import event_writer, write_figures
 
 # Amounts that are printed of an evaluation.
 NOTHING, LINE, TABLE = "nothing", "line", "table"
@@ -74,6 +76,20 @@ def report(
         printing.report(score_thresholds.format_table(table, path), sys.stderr)
         print_faults(faults)
     return Evaluation(reader, step, metrics, notes, bad_records, matches=results.matches)
+
+
+class EndPreparation(tf1.train.SessionRunHook):
+    """Loads matplotlib and opens the event file of a folder before an evaluation ends."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        # While the session prepares the graph of the first batch.
+        threading.Thread(target=charts.load).start()
+
+    def end(self, session: tf1.Session) -> None:
+        event_writer(self._folder)  # One that an Estimator opens also writes the graph.
 
 
 class EvaluationProgress(tf1.train.SessionRunHook):

@@ -67,9 +67,7 @@ class RunContext:
     model_dir: str  # gets checkpoints, events and exports
     options: TrainOptions = dataclasses.field(default_factory=TrainOptions)  # how the run trains
     cluster: Cluster = SINGLE  # processes of the training, and which one this is
-    # Says that the run is to end.
     stop: Stop = dataclasses.field(default_factory=Stop, compare=False)
-    # By path; see `label_map`.
     label_maps: Dict[str, LabelMap] = dataclasses.field(default_factory=dict, compare=False)
 
     def label_map(self, path: str) -> Optional[LabelMap]:

@@ -7,12 +7,11 @@ before that checkpoint.
 
 from __future__ import annotations
 
-import collections
 import logging
 import math
 import os
 import time
-from typing import Deque, Tuple
+from typing import List, Tuple
 
 from inputs.records.cursor import CursorState, DataCursor
 from inputs.records.sharding import WorkerParts
@@ -65,7 +64,7 @@ class WorkerPositionHook(Hook):
     def __init__(self, model_dir: str, cursor: DataCursor, file: str) -> None:
         self._model_dir, self._cursor = model_dir, cursor
         self._path = os.path.join(model_dir, file)
-        self._taken: Deque[Tuple[int, CursorState]] = collections.deque()  # since a checkpoint
+        self._taken: List[Tuple[int, CursorState]] = []  # steps since a checkpoint
         self._saved_step, self._looked_at = -1, -math.inf
 
     def after_step(self, result: StepResult) -> None:
@@ -86,13 +85,10 @@ class WorkerPositionHook(Hook):
             positions.write(self._path, last, state, is_last=True)
 
     def _save(self, checkpoint_step: int) -> None:
-        position = None
-        while len(self._taken) > 1 and self._taken[0][0] <= checkpoint_step:
-            position = self._taken.popleft()[1]
-        if self._taken[0][0] <= checkpoint_step:
-            position = self._taken[0][1]
-        if position is not None:
-            positions.write(self._path, checkpoint_step, position)
+        before = [position for step, position in self._taken if step <= checkpoint_step]
+        if before:
+            positions.write(self._path, checkpoint_step, before[-1])
+            self._taken = self._taken[len(before) :] or self._taken[-1:]
 
 
 def report_split(model_dir: str, cluster: Cluster, first_step: int, split: WorkerParts) -> None:

@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import math
 import os
-import threading
 import time
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Tuple
 
@@ -18,12 +17,12 @@ from estimator_det.detectors.base import build_preprocessor
 from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
+from inputs import tpu as tpu_input
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.checks.first_records import check_class_names
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better
-from model_fn.drawing import charts
 from model_fn.evaluation import history
 from model_fn.evaluation.best_checkpoints import BestCheckpoints
 from model_fn.evaluation.history import Evaluation
@@ -32,10 +31,10 @@ from model_fn.evaluation.report import (
     LINE,
     NOTHING,
     TABLE,
+    EndPreparation,
     EvaluationProgress,
     report,
 )
-from model_fn.events import event_writer
 from model_fn.model_fn import ModelFn
 from model_fn.runs import exports
 from model_fn.runs.backends import tpu_estimator
@@ -56,31 +55,11 @@ _DATA_ERRORS = (
 )
 
 
-class _EndPreparation(tf1.train.SessionRunHook):
-    """Loads matplotlib and opens the event file while the first batch is computed.
-
-    Args:
-        folder: Gets the events.
-    """
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        # While the session prepares the graph of the first batch.
-        threading.Thread(target=charts.load).start()
-
-    def end(self, session: tf1.Session) -> None:
-        event_writer(self._folder)  # One that an Estimator opens also writes the graph.
-
-
 class EvaluationRun:
     """Evaluates checkpoints of a run on readers, keeps and exports the best, records the results.
 
-    An Estimator does it, or with `options.tpu` the run's TPUEstimator.
-
-    Args:
-        shown: Amount that is printed, see `model_fn.evaluation.report`.
+    An Estimator does it, or with `options.tpu` the run's TPUEstimator. `shown` is the amount that
+    is printed, see `model_fn.evaluation.report`.
     """
 
     def __init__(self, context: RunContext, readers: List[Reader], *, shown: str = LINE) -> None:
@@ -119,9 +98,10 @@ class EvaluationRun:
         printed in full if they are new. The thresholds of the best F1 are written to
         thresholds-<step>.json beside it.
         """
-        config, folder = self.context.config, self._folder(reader)
+        config = self.context.config
+        folder = evaluation_folder(self.context.model_dir, reader.name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
-        hooks: List[tf1.train.SessionRunHook] = [_EndPreparation(folder)]
+        hooks: List[tf1.train.SessionRunHook] = [EndPreparation(folder)]
         if self._shown != NOTHING:
             hooks.append(EvaluationProgress(config.eval_config.batch_size))
         input_fn = input_pipeline.build_eval_input_fn(
@@ -133,7 +113,7 @@ class EvaluationRun:
             self.context.label_map(reader.config.label_map_path),
         )
         if self._steps is not None:
-            input_fn = tpu_estimator.make_tpu_input_fn(input_fn, evaluates=True)
+            input_fn = tpu_input.make_tpu_input_fn(input_fn, evaluates=True)
         model_fn = self._make_model_fn()
         values = self._make_estimator(
             model_fn, checkpoint, session_config=evaluation_session()
@@ -147,9 +127,6 @@ class EvaluationRun:
         assert model_fn.accumulator is not None
         results = model_fn.accumulator.results
         return report(config.model, reader.name, folder, values, results, faults, shown=self._shown)
-
-    def _folder(self, reader: Reader) -> str:
-        return evaluation_folder(self.context.model_dir, reader.name)
 
     def _make_model_fn(self) -> ModelFn:
         paths = (reader.label_map_path for reader in self.context.config.eval_input_reader)
@@ -266,7 +243,6 @@ def continuous_eval(
     option at the configured step, unless a process still trains.
 
     Args:
-        model_dir: Folder of a run; it gets the events.
         options: Options of the run. Of `evaluation`, the sampling, `throttle_secs` and the best
             checkpoints count.
         checkpoint_dir: By default `model_dir`.

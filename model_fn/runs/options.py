@@ -89,7 +89,8 @@ class LoopOptions:
     tpu_name: Optional[str] = None
     tpu_zone: Optional[str] = None
     gcp_project: Optional[str] = None
-    distribution: Optional[Any] = None  # the strategy of `tf.distribute`, if a program has made it
+    # A strategy object of `tf.distribute` that the caller has created. None: the run creates one.
+    distribution: Optional[Any] = None
 
     def __post_init__(self) -> None:
         _check_choice(self, "strategy", STRATEGIES)
@@ -141,19 +142,18 @@ class TpuOptions:
 
 
 def with_precision(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, options: TrainOptions
-) -> Any:
+    config: pipeline_pb2.TrainEvalPipelineConfig, options: TrainOptions
+) -> pipeline_pb2.TrainEvalPipelineConfig:
     """The configuration, on a TPU with the options' precision; quantized networks need float32."""
     is_narrow = options.precision not in (None, FLOAT32)
-    if is_narrow and pipeline_config.graph_rewriter.HasField("quantization"):
+    if is_narrow and config.graph_rewriter.HasField("quantization"):
         raise UsageError(
             f"precision is {options.precision}, and graph_rewriter.quantization needs float32; "
             "leave it out"
         )
-    if options.precision is None or not options.is_for_tpu:
-        return pipeline_config
-    config = copy.deepcopy(pipeline_config)
-    config.train_config.use_bfloat16 = is_narrow
+    if options.precision is not None and options.is_for_tpu:
+        config = copy.deepcopy(config)
+        config.train_config.use_bfloat16 = is_narrow
     return config
 
 

@@ -1,24 +1,28 @@
-"""Progress of a training run: on the terminal, as JSON lines and in TensorBoard."""
+"""Hooks that report the progress of a training: on the terminal, as JSON and in TensorBoard."""
 
 from __future__ import annotations
 
-import datetime
-import functools
 import math
 import statistics
 import sys
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console import bars, printing
 from estimator_det.errors import NotFiniteLossError
 from inputs import machine
+from inputs.bad_records.log import FaultLog
 from model_fn.debugging import bad_step
-from model_fn.events import append_progress, event_writer, write_figures
+from model_fn.events import (
+    ProgressReport,
+    append_progress,
+    event_writer,
+    write_figures,
+    write_report,
+)
 from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.training.step import GRADIENT_NORM
 
 TPU_REMEDY = (
     "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
@@ -41,64 +45,12 @@ def _bad_values(result: StepResult) -> str:
     return f"{bad}; all: {result.values}"
 
 
-class ProgressReport(NamedTuple):
-    """Figures of a run at a step; rates and waits are those since the previous report."""
-
-    step: int
-    num_steps: Optional[int]  # None for a training without end
-    values: Dict[str, float]  # loss terms, learning rate, gradient norm
-    # None where it is not known, as at the first step or without a GPU.
-    images_per_second: Optional[float] = None
-    input_wait_share: Optional[float] = None  # of the time in steps, 0..1
-    memory_bytes: Optional[float] = None  # main memory that the process holds
-    accelerator_memory_bytes: Optional[float] = None  # in use on the first GPU
-    seconds_left: Optional[float] = None
-
-    def line(self) -> str:
-        of = f"/{self.num_steps}" if self.num_steps else ""
-        parts = [f"step {self.step}{of}", " ".join(self.numbers()), *self.rates()]
-        if self.seconds_left is not None:
-            parts.append(f"{datetime.timedelta(seconds=round(self.seconds_left))} left")
-        return " | ".join(parts)
-
-    def numbers(self) -> List[str]:
-        return [
-            f"{short_name(name)} {value:.4g}"
-            for name, value in self.values.items()
-            if name != GRADIENT_NORM
-        ]
-
-    def ranked_figures(self) -> List[str]:
-        """All figures, the total loss and the speed first: a terminal may be narrow."""
-        numbers = sorted(self.numbers(), key=lambda number: not number.startswith("total "))
-        rates = sorted(self.rates(), key=lambda rate: not rate.endswith("images/s"))
-        return [*numbers[:1], *rates[:1], *numbers[1:], *rates[1:]]
-
-    def rates(self) -> List[str]:
-        rates = (
-            (self.images_per_second, 1, "{:.1f} images/s"),
-            (self.input_wait_share, 1, "input wait {:.0%}"),
-            (self.memory_bytes, 1e9, "{:.2f} GB"),
-            (self.accelerator_memory_bytes, 1e9, "GPU {:.2f} GB"),
-        )
-        return [text.format(value / unit) for value, unit, text in rates if value is not None]
-
-    def figures(self) -> Dict[str, float]:
-        """Figures besides `values`, by name and in basic units."""
-        figures = self._asdict()
-        for key in ("step", "num_steps", "values"):
-            del figures[key]
-        return {name: float(value) for name, value in figures.items() if value is not None}
-
-
 class TrainingReport(Hook):
     """Reports progress: a bar on a terminal, elsewhere a line after every `every_steps`.
 
     The first step is reported as soon as it is done, and the last one however training ends.
-    A value that is not finite ends training with `NotFiniteLossError`.
-
-    Args:
-        on_bad_step: Returns the message of that error.
+    A value that is not finite ends training with a `NotFiniteLossError`, whose message
+    `on_bad_step` returns.
     """
 
     def __init__(
@@ -197,11 +149,6 @@ class TrainingReport(Hook):
         return report
 
 
-def short_name(name: str) -> str:
-    """Name of a scalar for a line: "Loss/RPNLoss/objectness_loss" becomes "RPN/objectness"."""
-    return name.removeprefix("Loss/").replace("Loss/", "/").replace("_loss", "")
-
-
 def accelerator_memory() -> Optional[float]:
     """Bytes in use on the first GPU of this process; None without a GPU."""
     if not tf.config.list_physical_devices("GPU"):
@@ -209,20 +156,7 @@ def accelerator_memory() -> Optional[float]:
     return float(tf.config.experimental.get_memory_info("GPU:0")["current"])
 
 
-def write_report(model_dir: str, fault_log: Optional[Any], report: ProgressReport) -> None:
-    """Appends a report to progress.jsonl, and writes to TensorBoard what the graph cannot compute.
-
-    These are rates, memory and faults of records.
-    """
-    figures = report.figures()
-    append_progress(model_dir, {"step": report.step, **report.values, **figures})
-    tags = {f"run/{name}": value for name, value in figures.items()}
-    if fault_log is not None:
-        tags.update({f"bad_records/{kind}": count for kind, count in fault_log.counts().items()})
-    write_figures(model_dir, tags, report.step)
-
-
-def training_hooks(context: RunContext, training: Training, fault_log: Optional[Any]) -> List[Hook]:
+def training_hooks(context: RunContext, training: Training, fault_log: FaultLog) -> List[Hook]:
     """Builds the hooks that report progress, and end training at a step that is not finite.
 
     The chief writes progress.jsonl, events, and the folder of a bad step to model_dir.
@@ -238,7 +172,10 @@ def training_hooks(context: RunContext, training: Training, fault_log: Optional[
         return bad_step.summary_text(report)
 
     describe = on_bad_step if is_chief else describe_bad_step
-    write = functools.partial(write_report, model_dir, fault_log)
+
+    def write(report: ProgressReport) -> None:
+        write_report(model_dir, report, fault_log.counts())
+
     report = TrainingReport(
         context.config.train_config.batch_size,
         every_steps=options.tpu.iterations_per_loop if options.tpu else options.progress_steps,

@@ -6,7 +6,7 @@ Importing this module imports no TensorFlow.
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Iterator, List
 
 from estimator_det.config.rules import Tpu
 from estimator_det.config.text import entries
@@ -31,23 +31,23 @@ LOOP, COORDINATOR = "loop", "coordinator"
 SERVES = "serves"  # variables or steps, until training has ended
 EVALUATES = "evaluates"  # the checkpoints of the others
 
-_ALONE, _CHIEF = "alone", "chief"
-# The engine that options choose -> the task of a process -> its role. An evaluator evaluates.
-_ROLES: Dict[str, Dict[str, str]] = {
-    ESTIMATOR: {
-        _ALONE: ESTIMATOR,
-        _CHIEF: PARAMETER_SERVERS,
-        WORKER: PARAMETER_SERVERS,
-        PARAMETER_SERVER: SERVES,
-    },
-    TPU_ESTIMATOR: {
-        _ALONE: TPU_ESTIMATOR,
-        _CHIEF: TPU_ESTIMATOR,
-        WORKER: TPU_ESTIMATOR,
-        PARAMETER_SERVER: SERVES,
-    },
-    LOOP: {_ALONE: LOOP, _CHIEF: LOOP, WORKER: LOOP},
-    COORDINATOR: {_CHIEF: COORDINATOR, WORKER: SERVES, PARAMETER_SERVER: SERVES},
+_CHIEF = "chief"
+# (engine that options choose, task; "" is a process on its own) -> role. An evaluator evaluates.
+_ROLES = {
+    (ESTIMATOR, ""): ESTIMATOR,
+    (ESTIMATOR, _CHIEF): PARAMETER_SERVERS,
+    (ESTIMATOR, WORKER): PARAMETER_SERVERS,
+    (ESTIMATOR, PARAMETER_SERVER): SERVES,
+    (TPU_ESTIMATOR, ""): TPU_ESTIMATOR,
+    (TPU_ESTIMATOR, _CHIEF): TPU_ESTIMATOR,
+    (TPU_ESTIMATOR, WORKER): TPU_ESTIMATOR,
+    (TPU_ESTIMATOR, PARAMETER_SERVER): SERVES,
+    (LOOP, ""): LOOP,
+    (LOOP, _CHIEF): LOOP,
+    (LOOP, WORKER): LOOP,
+    (COORDINATOR, _CHIEF): COORDINATOR,
+    (COORDINATOR, WORKER): SERVES,
+    (COORDINATOR, PARAMETER_SERVER): SERVES,
 }
 
 
@@ -55,33 +55,24 @@ def find_role(context: RunContext, *, evaluates: bool = False) -> str:
     """The role of this process.
 
     UsageError if the configuration, the options and the cluster exclude each other, before a
-    machine is waited for or a folder is changed. Options and fields without effect are logged.
-
-    Args:
-        evaluates: True if the run is asked to evaluate, too.
+    machine is waited for or a folder is changed. Options and fields without effect are logged, also
+    options of evaluations if the run `evaluates`.
     """
     cluster, loop = context.cluster, context.options.loop
+    task = _CHIEF if cluster.is_chief and not cluster.task.is_alone else cluster.task.type
     if cluster.is_evaluator:
         role = EVALUATES
     elif loop is not None:
         _check_hooks(context)
         check_loop(context.config, loop, cluster)
-        wanted = COORDINATOR if loop.strategy == SERVER_STRATEGY else LOOP
-        role = _ROLES[wanted][_task(cluster)]
+        role = _ROLES[COORDINATOR if loop.strategy == SERVER_STRATEGY else LOOP, task]
     else:
-        wanted = ESTIMATOR if context.options.tpu is None else TPU_ESTIMATOR
-        role = _ROLES[wanted][_task(cluster)]
+        role = _ROLES[ESTIMATOR if context.options.tpu is None else TPU_ESTIMATOR, task]
         if role in (PARAMETER_SERVERS, SERVES):
             _check_estimator_cluster(context)
     for line in _without_effect(context, role, evaluates):
         _LOG.warning("%s", line)
     return role
-
-
-def _task(cluster: Cluster) -> str:
-    if cluster.task.is_alone:
-        return _ALONE
-    return _CHIEF if cluster.is_chief else cluster.task.type
 
 
 def _check_hooks(context: RunContext) -> None:
@@ -253,18 +244,6 @@ def check_tpu(
     findings = tpu_lint.lint(pipeline_config, target)
     raise_errors(findings)
     return findings
-
-
-def check_static(specs: Mapping[str, Any]) -> None:
-    """Refuses `tf.TensorSpec`s with an open length."""
-    for key, spec in specs.items():
-        if not spec.shape.is_fully_defined():
-            raise UsageError(
-                f"{key} has shape {spec.shape}, but a TPU needs every length. Give the model a "
-                "fixed_shape_resizer, or a keep_aspect_ratio_resizer with pad_to_max_dimension: "
-                "true, and the reader num_keypoints where it loads keypoints; estimator-det "
-                "check-config --tpu lists all that is open"
-            )
 
 
 def takes_single_steps(context: RunContext) -> bool:

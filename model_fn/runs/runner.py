@@ -80,10 +80,7 @@ def train(
     options: Optional[TrainOptions] = None,
     **fields: Any,
 ) -> None:
-    """Trains without evaluation, for example if evaluation is a process of its own.
-
-    It has the arguments and errors of `train_and_evaluate`.
-    """
+    """`train_and_evaluate` without evaluation, which may be a process of its own."""
     require(config)
     options = dataclasses.replace(options or TrainOptions(), **fields)
     run(config, model_dir, options, evaluates=False)

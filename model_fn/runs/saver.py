@@ -17,8 +17,6 @@ from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 
-_NAME = "model.ckpt"
-
 
 class CheckpointSaver(Hook):
     """Saves checkpoints when it is time, and when evaluations ask for one.
@@ -29,10 +27,8 @@ class CheckpointSaver(Hook):
     * The files of a checkpoint reach the disk before the file `checkpoint` names it.
     * An error names folder, free space and file; half-written files are deleted.
 
-    Args:
-        may_save: Raises if another process has taken the folder over.
-        resumed_step: Step of the checkpoint that is restored; None if there is none.
-        cursors: By the files where their states are saved with each checkpoint.
+    `may_save` raises if another process has taken the folder over; `resumed_step` is None for a new
+    run; `cursors` are by the files where their states are saved with each checkpoint.
     """
 
     def __init__(
@@ -43,7 +39,7 @@ class CheckpointSaver(Hook):
         may_save: Callable[[], None],
         resumed_step: Optional[int],
         cursors: Mapping[str, DataCursor],
-        evaluations: Optional[EvaluationSchedule] = None,
+        evaluations: Optional[EvaluationSchedule],
     ) -> None:
         self._model_dir, self._training = context.model_dir, training
         self._stop, self._signals = context.stop, signals
@@ -91,7 +87,8 @@ class CheckpointSaver(Hook):
     def _save(self, step: int) -> None:
         if step == self.saved_step:
             return
-        prefix = os.path.join(self._model_dir, f"{_NAME}-{step}")
+        name = f"model.ckpt-{step}"
+        prefix = os.path.join(self._model_dir, name)
         # Another process may have taken the folder over while this one was suspended.
         self._may_save()
         try:
@@ -102,13 +99,12 @@ class CheckpointSaver(Hook):
             # Before `checkpoint` names it: a crash of the machine must not leave a name without
             # data.
             repair.write_through(prefix)
-            self._kept.add(os.path.basename(prefix))
+            self._kept.add(name)
         except writing.WRITE_ERRORS as error:
             kept = "No checkpoint was saved before it"
             if self.saved_step is not None:
                 last = f"The last whole checkpoint is that of step {self.saved_step}"
                 kept = f"{last}, which is intact"
-            name = os.path.basename(prefix)
             explained = writing.explained(error, self._model_dir, name, kept)  # with free space
             repair.remove_remains(prefix)
             if not writing.is_write_error(error):

@@ -74,8 +74,7 @@ class TaskWatch:
         needs_all: bool = False,
     ) -> None:
         self._cluster, self._timeout, self._stop = cluster, timeout_secs, stop
-        self._needs_all = needs_all
-        self._is_over = is_over
+        self._is_over, self._needs_all = is_over, needs_all
         now = time.monotonic()
         self._seen: Dict[Task, float] = {task: now for task in tasks if task != cluster.task}
         self._missing_since = now
@@ -115,10 +114,8 @@ class TaskWatch:
             return self._is_over()
         except tf.errors.OpError as error:
             # Not logged: the main thread may hold the log, waiting for its reader.
-            message = printing.plain(error.message)
-            printing.report_at_once(
-                f"Whether training is over cannot be read: {message}", "WARNING"
-            )
+            text = f"Whether training is over cannot be read: {printing.plain(error.message)}"
+            printing.report_at_once(text, "WARNING")
             return False
 
     def _error(self, task: Task) -> MissingTaskError:
@@ -160,6 +157,14 @@ def watch_run(
     )
 
 
+def no_server(cluster: Cluster, reason: str) -> RunError:
+    """The error for an address of this process where it cannot serve."""
+    return RunError(
+        f"{cluster.task.field} is {cluster.address(cluster.task)}, where no server can be started: "
+        f"{reason}. Correct the address in the TF_CONFIG of all tasks"
+    )
+
+
 def start_server(cluster: Cluster) -> Any:
     """TensorFlow's server of this task, which a process starts once."""
     task, address = cluster.task, cluster.address(cluster.task)
@@ -168,10 +173,7 @@ def start_server(cluster: Cluster) -> Any:
     try:
         server = tf.distribute.Server(spec, task.type, task.number)
     except tf.errors.OpError as error:
-        raise RunError(
-            f"{task.field} is {address}, where no server can be started: {error.message}. "
-            "Correct the address in the TF_CONFIG of all tasks"
-        ) from error
+        raise no_server(cluster, error.message) from error
     _LOG.info("%s of the cluster serves at %s", task, address)
     return server
 
@@ -194,9 +196,8 @@ def serve(context: RunContext, leave_first: Sequence[Task]) -> None:
             while not stop.is_requested:
                 time.sleep(WAIT_SECS)
         end = time.monotonic() + context.options.task_timeout_secs
-        while time.monotonic() < end:
-            if not any(is_listening(context.cluster.address(task)) for task in leave_first):
-                break
+        addresses = [context.cluster.address(task) for task in leave_first]
+        while time.monotonic() < end and any(map(is_listening, addresses)):
             time.sleep(WAIT_SECS)
         del server
         stop.raise_if_requested()

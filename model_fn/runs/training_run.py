@@ -71,7 +71,6 @@ class TrainingRun:
     Args:
         may_save: Raises if another process has taken the folder over; None if this process does
             not save.
-        verify: As in `train`.
     """
 
     def __init__(
@@ -114,8 +113,7 @@ class TrainingRun:
         """True if there is nothing left to train, which is logged."""
         model_dir, num_steps = self._context.model_dir, self._context.num_steps
         if num_steps is None or self.first_step < num_steps:
-            reader = self._context.config.train_input_reader
-            if num_steps is None and not reader.num_epochs:
+            if num_steps is None and not self._context.config.train_input_reader.num_epochs:
                 _LOG.warning(
                     "Training never ends: num_train_steps and train_input_reader.num_epochs are 0. "
                     "Set one of them, or stop the run by Ctrl-C or SIGTERM, which saves a "

@@ -15,6 +15,7 @@ from estimator_det.nets.quantization import QuantizedTensor
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.label_map import LabelMap
+from model_fn.events import GRADIENT_NORM
 from model_fn.training import input_images, recompute, train_op
 from model_fn.training.finite_gate import RejectedBatch
 from model_fn.training.optimizers import make_optimizer
@@ -23,7 +24,6 @@ from model_fn.training.sync_replicas import SyncReplicas
 REGULARIZATION_LOSS = "Loss/regularization_loss"
 TOTAL_LOSS = "Loss/total_loss"
 LEARNING_RATE = "learning_rate"
-GRADIENT_NORM = "gradient_norm"
 _BIAS_ADD = "estimator_det.BiasAdd"
 
 # Features that say where in the data an image is, see `inputs.records.cursor`.

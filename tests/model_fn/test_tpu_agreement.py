@@ -14,6 +14,7 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from inputs import schema
+from inputs import tpu as tpu_input
 from model_fn import model_fn
 from model_fn.checks import tpu_graph, xla_check
 from model_fn.runs import progress
@@ -104,7 +105,7 @@ def _by_tpu_estimator(config: Any, folder: pathlib.Path) -> Tuple[Values, float]
     backend = tpu_estimator.TpuBackend(context)
     with backend.running():
         backend.train(
-            tpu_estimator.make_tpu_input_fn(input_fn),
+            tpu_input.make_tpu_input_fn(input_fn),
             lambda training: [report, fake.SaveAtTheEnd(training, folder)],
         )
     after = checkpoints.stored(tf1.train.latest_checkpoint(str(folder)))

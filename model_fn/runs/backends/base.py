@@ -83,11 +83,9 @@ def make_train_input_fn(
     shares_steps: bool = False,
     **options: Any,
 ) -> Callable[..., Any]:
-    """Builds the input function of a training.
+    """Builds the input function of a training; `options` are more of `build_train_input_fn`.
 
-    Args:
-        shares_steps: Other workers take steps, too, so that the step is not known.
-        **options: More of `create_train_input_fn`.
+    If workers share steps, the step of a batch is not known.
     """
     config, seed = copy.deepcopy(context.config), context.options.seed
     # The report of a bad step names its images.

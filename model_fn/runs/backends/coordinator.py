@@ -8,11 +8,10 @@ belongs to a step.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import time
-from typing import Any, Callable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Set, Tuple
 
 from estimator_det.compat import WorkerPool, failures, iterator_spec, tf
 from estimator_det.errors import VARIABLES_LOST, MissingTaskError, RunError, SessionLostError
@@ -40,11 +39,7 @@ _WorkerOutcome = Tuple[int, Outcome]  # by which worker
 
 
 class _WorkerSteps:
-    """Steps on the workers, each of which reads its own part of the records.
-
-    Args:
-        input_fn: From the number of a worker to its input function.
-    """
+    """Steps on the workers; `input_fn` returns the input function of a worker's number."""
 
     def __init__(
         self,
@@ -82,7 +77,7 @@ class _WorkerSteps:
         return dataset.get_concrete_function()
 
     def begin(self, wants_batch: bool) -> Any:
-        """Gives a step to the next worker that is free."""
+        """Gives a step to the next worker that is free; returns its result to be."""
         return self._pool.schedule(
             self.function, self._iterators, self._numbers, tf.constant(wants_batch)
         )
@@ -95,7 +90,7 @@ class _WorkerSteps:
 
 
 class CoordinatorBackend(LoopBackend):
-    """The chief of such a cluster."""
+    """The chief of a cluster whose workers take steps each for itself."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -104,29 +99,6 @@ class CoordinatorBackend(LoopBackend):
         self._steps_per_call = self._loop.steps_per_call or (STEPS_OF_WORKER * len(self._workers))
         self.position_files = [worker_file(task) for task in self._workers]
         self._watch = watch_run(context, TrainingEnd(context.model_dir, context.num_steps))
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[None]:
-        """Context manager: waits for the other tasks, then has a strategy with workers.
-
-        The loss of a parameter server becomes a `SessionLostError`, after which training begins
-        again, with a new strategy.
-        """
-        if self._strategy is None:
-            check_free(self._cluster)  # Later this process itself listens there.
-        others = [*self._workers, *self._cluster.servers]
-        _LOG.info("%s waits for %s", self._cluster.task, ", ".join(map(str, others)))
-        with self._watch.watching():
-            wait_for(self._cluster, others, self._context.stop)
-            self._strategy = strategies.parameter_servers(self._cluster)
-            self._check_replicas(self._strategy.num_replicas_in_sync)
-            try:
-                yield
-            except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
-                if not failures.names_task(error):
-                    raise  # For example, an error of storage.
-                _LOG.warning("A parameter server was lost: %s", failures.reason(error))
-                raise SessionLostError(VARIABLES_LOST) from error
 
     def input_fn(
         self, cursors: Sequence[DataCursor], first_step: int, fault_log: FaultLog
@@ -155,8 +127,26 @@ class CoordinatorBackend(LoopBackend):
     def train(
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
-        with self._connected():
-            super().train(input_fn, make_hooks)
+        """Trains once the other tasks are there.
+
+        The loss of a parameter server becomes a `SessionLostError`, after which training begins
+        again, with a new strategy.
+        """
+        if self._strategy is None:
+            check_free(self._cluster)  # Later this process itself listens there.
+        others = [*self._workers, *self._cluster.servers]
+        _LOG.info("%s waits for %s", self._cluster.task, ", ".join(map(str, others)))
+        with self._watch.watching():
+            wait_for(self._cluster, others, self._context.stop)
+            self._strategy = strategies.parameter_servers(self._cluster)
+            self._check_replicas(self._strategy.num_replicas_in_sync)
+            try:
+                super().train(input_fn, make_hooks)
+            except (tf.errors.UnavailableError, tf.errors.AbortedError) as error:
+                if not failures.names_task(error):
+                    raise  # For example, an error of storage.
+                _LOG.warning("A parameter server was lost: %s", failures.reason(error))
+                raise SessionLostError(VARIABLES_LOST) from error
         self._context.stop.raise_if_requested()
 
     def _make_call(
@@ -167,8 +157,14 @@ class CoordinatorBackend(LoopBackend):
         def take(num_steps: int, stops: Sequence[bool]) -> Optional[Outcome]:
             del stops
             before = int(loop_step.global_step.numpy())
-            with _explained_errors():
+            try:
                 results = self._steps_of_workers(steps, num_steps)
+            except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
+                reason = failures.reason(error).rstrip(".")
+                raise RunError(
+                    f"a worker failed: {reason}. If a record is at fault, estimator-det check-data "
+                    "names it; remove it, for these workers cannot skip it"
+                ) from error
             if not results:
                 return None
             outcome = _merged(results, len(self._workers))
@@ -200,33 +196,20 @@ class CoordinatorBackend(LoopBackend):
                 results.append(steps.outcome(result))
                 is_over = is_over or not bool(results[-1][1].is_finite)
                 ended_at = time.monotonic()
-            self._check_waited(time.monotonic() - ended_at)
+            if time.monotonic() - ended_at >= self._context.options.task_timeout_secs:
+                self._give_up()
             time.sleep(_POLL_SECS)
 
-    def _check_waited(self, secs: float) -> None:
-        """Ends the process where workers have taken too long for a step."""
-        limit = self._context.options.task_timeout_secs
-        if secs < limit:
-            return
+    def _give_up(self) -> None:
+        """Ends the process: workers have taken too long for a step."""
+        secs = self._context.options.task_timeout_secs
         hangs = MissingTaskError(
-            f"no step of the workers has ended for {limit:g} seconds: one of them hangs, or a step "
+            f"no step of the workers has ended for {secs:g} seconds: one of them hangs, or a step "
             f"takes longer. See the logs of {', '.join(map(str, self._workers))}, then start all "
             "tasks again: the run resumes from its last checkpoint. --task_timeout_secs sets the "
             "time"
         )
         self._watch.give_up(hangs)
-
-
-@contextlib.contextmanager
-def _explained_errors() -> Iterator[None]:
-    try:
-        yield
-    except (tf.errors.InvalidArgumentError, tf.errors.DataLossError) as error:
-        reason = failures.reason(error).rstrip(".")
-        raise RunError(
-            f"a worker failed: {reason}. If a record is at fault, estimator-det check-data names "
-            "it; remove it, for these workers cannot skip it"
-        ) from error
 
 
 def _merged(results: Sequence[_WorkerOutcome], num_workers: int) -> Outcome:

@@ -28,8 +28,7 @@ from model_fn.training.step import TrainStep
 class HookAdapter(tf1.train.SessionRunHook):
     """The training of an Estimator: its session calls our hooks.
 
-    Args:
-        model_fn: The Estimator's, which has built the graph when the session begins.
+    `model_fn` is the Estimator's, which has built the graph when the session begins.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         self.session: Optional[tf1.Session] = None
 
     def train(self, trainer: Any, input_fn: Callable[..., Any]) -> None:
-        """Trains by an Estimator, with the session hooks of users around this one."""
+        """Trains by an Estimator; the session hooks of users are around this one."""
         users = [hook for hook in self._context.options.hooks if not isinstance(hook, Hook)]
         trainer.train(input_fn, hooks=[*users, self], max_steps=self._context.num_steps)
 
@@ -55,16 +54,11 @@ class HookAdapter(tf1.train.SessionRunHook):
         assert self._model_fn.built is not None
         return self._model_fn.built
 
-    @property
-    def _train_step(self) -> TrainStep:
-        assert self._built.step is not None
-        return self._built.step
-
     def save(self, prefix: str) -> None:
         self._built.saver.save(self.session, prefix, write_state=False)
 
     def trained_names(self) -> List[str]:
-        return list(self._train_step.applied.gradients)
+        return list(self._built.step.applied.gradients)
 
     def graph_def(self) -> Any:
         assert self.session is not None
@@ -80,7 +74,7 @@ class HookAdapter(tf1.train.SessionRunHook):
                 check_resumable(latest, wanted, self._context.config.model)
 
     def _make_fetches(self) -> Any:
-        step = self._train_step
+        step: TrainStep = self._built.step
         with tf.control_dependencies([step.applied.op]):
             step_after = tf.identity(tf1.train.get_global_step().read_value())
         # The same at every step: another set of fetches would make TensorFlow optimize again.
@@ -113,7 +107,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         is_due = is_chief and self._timer.should_trigger_for_step(self._step + 1)
         if is_due:
             self._timer.update_last_triggered_step(self._step + 1)
-        feeds = {self._train_step.summary.is_due: is_due}
+        feeds = {self._built.step.summary.is_due: is_due}
         return tf1.train.SessionRunArgs(self._fetches, feed_dict=feeds)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
@@ -139,7 +133,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         )
         if result.is_finite:
             return result
-        return result._replace(num_taken=0, rejected=self._train_step.rejected.arrays)
+        return result._replace(num_taken=0, rejected=self._built.step.rejected.arrays)
 
     def end(self, session: tf1.Session) -> None:
         step = _step_in(session)

@@ -7,17 +7,7 @@ import dataclasses
 import functools
 import logging
 import signal
-from typing import (
-    Any,
-    Callable,
-    ContextManager,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,6 +15,7 @@ from estimator_det.compat import global_seed, tf, tf1
 from estimator_det.config.derived_models import static_batches
 from estimator_det.console.printing import counted
 from estimator_det.console.signals import Stopped
+from inputs import tpu as tpu_input
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.runs import roles
@@ -64,11 +55,8 @@ class _LoopTraining:
     """The training of a loop.
 
     Args:
-        take: Takes the steps of a call.
         graph: Graph of a step.
-        state: Variables of the loop.
-        summarize: Serialized Summary of a call's last step.
-        steps_per_call: Steps between two returns to the hooks, at most.
+        summarize: Serializes the Summary of a call's last step.
         agrees: True if the workers of a cluster take each step together.
     """
 
@@ -297,7 +285,7 @@ class LoopBackend(Backend):
         iterator = iter(distributed)
         if self._is_on_tpu:
             for specs in distributed.element_spec:
-                roles.check_static(used_by_step(specs))
+                tpu_input.check_static(used_by_step(specs))
         loop_step.build(distributed.element_spec)
         function = loop_step.function(
             tf.type_spec_from_value(iterator), loops=self._steps_per_call > 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Dict, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import static_batches
 from estimator_det.errors import ConfigError, NotFiniteLossError
 from estimator_det.protos import pipeline_pb2
-from inputs import schema
+from inputs import tpu as tpu_input
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.model_fn import ModelFn
@@ -21,12 +21,6 @@ from model_fn.runs.backends.estimator import HookAdapter
 from model_fn.runs.cluster import SINGLE, estimator_environment
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.options import TpuOptions
-from model_fn.training import tpu_step
-
-# Features that a train step reads; the rest would only fill the path from host to cores.
-FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_train_step)
-EVALUATION_FEATURES = tuple(key for key, spec in schema.FEATURES.items() if spec.in_eval_step)
-_UNUSED_LABELS = tuple(key for key, spec in schema.LABELS.items() if not spec.on_tpu)
 
 
 def make_estimator(
@@ -40,10 +34,8 @@ def make_estimator(
 ) -> Any:
     """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
 
-    It saves no checkpoints by itself: runs bring a hook for that.
-
-    Args:
-        model_fn: Made with `use_tpu`.
+    It saves no checkpoints by itself: runs bring a hook for that. `model_fn` was made with
+    `use_tpu`.
     """
     roles.check_tpu(pipeline_config, model_dir, tpu)
     lookup_errors = strategies.tpu_lookup_errors(tpu.name, tpu.zone, tpu.project)
@@ -101,48 +93,11 @@ def explained(tpu: TpuOptions) -> Iterator[None]:
         raise strategies.unreachable(tpu.name, str(error)) from error
 
 
-def make_tpu_input_fn(
-    input_fn: Callable[..., Any], *, evaluates: bool = False
-) -> Callable[..., Any]:
-    """An input function for `TPUEstimator`: batches of static shape with the tensors cores read.
-
-    Each host reads its own part of the records. A batch has the `params["batch_size"]` images of
-    one core. UsageError if the configuration leaves a shape open.
-    """
-    wanted = EVALUATION_FEATURES if evaluates else FEATURES
-
-    @tf.autograph.experimental.do_not_convert
-    def keep(features: Dict[str, tf.Tensor], labels: Dict[str, tf.Tensor]) -> Any:
-        return (
-            {key: tensor for key, tensor in features.items() if key in wanted},
-            {key: tensor for key, tensor in labels.items() if key not in _UNUSED_LABELS},
-        )
-
-    def feed(params: Dict[str, Any]) -> tf.data.Dataset:
-        dataset = input_fn(params, _part_of_host(params)).map(keep)
-        for specs in dataset.element_spec:
-            roles.check_static(specs)
-        return dataset
-
-    return feed
-
-
-def _part_of_host(params: Dict[str, Any]) -> Optional[tf.distribute.InputContext]:
-    context = params.get("context")
-    if context is None:
-        return None
-    _, index, count, _ = context.current_input_fn_deployment()
-    # One replica: the batch size is already for one core.
-    return tf.distribute.InputContext(count, index, num_replicas_in_sync=1)
-
-
 class _TpuAdapter(HookAdapter):
     """Calls hooks after each loop on the TPU; in a rehearsal, after each step.
 
-    The scalars belong to the last step that arrived at the host.
-
-    Args:
-        restore_loops: Called when the graph is built, before its session runs.
+    The scalars belong to the last step that arrived at the host. `restore_loops` is called when the
+    graph is built, before its session runs.
     """
 
     def __init__(
@@ -155,14 +110,9 @@ class _TpuAdapter(HookAdapter):
         super().__init__(context, model_fn, make_hooks)
         self._restore_loops = restore_loops
 
-    @property
-    def _host_values(self) -> tpu_step.HostValues:
-        assert self._built.host_values is not None
-        return self._built.host_values
-
     def _make_fetches(self) -> Any:
         self._restore_loops()
-        return [tf1.train.get_global_step(), self._host_values.variable().read_value()]
+        return [tf1.train.get_global_step(), self._built.step.variable().read_value()]
 
     def _arguments(self) -> Any:
         return None
@@ -170,7 +120,7 @@ class _TpuAdapter(HookAdapter):
     def _result(self, results: Any) -> StepResult:
         assert self.session is not None
         step, values = self.session.run(self._fetches)
-        return StepResult(int(step), int(step) - self._step, self._host_values.scalars(values))
+        return StepResult(int(step), int(step) - self._step, self._built.step.scalars(values))
 
 
 def evaluation_steps(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
@@ -219,7 +169,7 @@ class TpuBackend(Backend):
             runs_elsewhere=not self._tpu.has_local_files,
             images_per_step=context.config.train_config.batch_size,
         )
-        return make_tpu_input_fn(input_fn)
+        return tpu_input.make_tpu_input_fn(input_fn)
 
     def train(
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]

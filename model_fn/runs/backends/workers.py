@@ -12,7 +12,7 @@ from estimator_det.compat import failures, tf
 from estimator_det.console.signals import Stop
 from estimator_det.errors import MissingTaskError, RunError
 from model_fn.runs.cluster import Cluster, Task
-from model_fn.runs.task_watch import TaskWatch, check_free, is_listening
+from model_fn.runs.task_watch import TaskWatch, check_free, is_listening, no_server
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,18 +52,14 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
 
 
 def _listening(cluster: Cluster) -> socket.socket:
-    address = cluster.address(cluster.task)
-    anywhere = ("", int(address.rpartition(":")[2]))
+    anywhere = ("", int(cluster.address(cluster.task).rpartition(":")[2]))
     try:
         if socket.has_dualstack_ipv6():
             server = socket.create_server(anywhere, family=socket.AF_INET6, dualstack_ipv6=True)
         else:
             server = socket.create_server(anywhere)
     except OSError as error:
-        raise RunError(
-            f"{cluster.task.field} is {address}, where no server can be started: {error}. Correct "
-            "the address in the TF_CONFIG of all tasks"
-        ) from error
+        raise no_server(cluster, str(error)) from error
     server.setblocking(False)
     return server
 

@@ -15,6 +15,7 @@ from estimator_det.errors import NotFiniteLossError, RunError
 from estimator_det.programs.verbs import replay as verb
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
+from inputs.bad_records.log import FaultLog
 from model_fn.debugging import bad_step, replay
 from model_fn.runs import progress
 from model_fn.runs.backends import estimator
@@ -104,7 +105,9 @@ def _train(config: Any, model_dir: pathlib.Path, batches: List[Any], steps: int)
     )
     backend = estimator.EstimatorBackend(context)
     with pytest.raises(NotFiniteLossError) as raised:
-        backend.train(input_fn, lambda training: progress.training_hooks(context, training, None))
+        backend.train(
+            input_fn, lambda training: progress.training_hooks(context, training, FaultLog())
+        )
     snapshots.message = str(raised.value)
     return snapshots
 

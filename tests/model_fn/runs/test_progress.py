@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import io
 import json
 import math
@@ -10,13 +9,14 @@ import re
 import sys
 import time
 import types
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, List, Optional, Set
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import NotFiniteLossError
+from model_fn import events
 from model_fn.evaluation import report
 from model_fn.events import PROGRESS_FILE
 from model_fn.runs import progress
@@ -58,7 +58,7 @@ def test_time_left_of_a_resumed_run_whose_steps_other_workers_share(monkeypatch)
     """Three workers: of six steps this one takes two. Its calls take 50, 6, 8 and 12 s."""
     clock = iter([0.0, 0.0, 50.0, 50.0, 56.0, 56.0, 64.0, 64.0, 76.0])
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    moments: List[progress.ProgressReport] = []
+    moments: List[events.ProgressReport] = []
     report = progress.TrainingReport(8, every_steps=1, silent=True, listener=moments.append)
     report.begin(fake.run_context("", num_train_steps=130), 100)
     for step in (106, 112, 118, 124):
@@ -117,7 +117,7 @@ def test_bad_loss_is_named_though_silent(capsys):
 def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch):
     clock = iter([0.0, 1.0, 9.0, 9.0, 17.0])  # A step takes 8 s, 6 of which it waits.
     monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    moments: List[progress.ProgressReport] = []
+    moments: List[events.ProgressReport] = []
     report = progress.TrainingReport(1, silent=True, listener=moments.append)
     report.begin(fake.run_context("", num_train_steps=2), 0)
     for step in (0, 1):
@@ -141,7 +141,10 @@ def test_a_step_waits_for_its_batch():
 def test_journal_goes_on_over_runs(tmp_path):
     path = tmp_path / PROGRESS_FILE
     for first in (0.5, 0.25):
-        listener = functools.partial(progress.write_report, str(tmp_path), None)
+
+        def listener(report: events.ProgressReport) -> None:
+            events.write_report(str(tmp_path), report, {})
+
         _run([first, 3.0, 2.0, 1.0], 4, 4, every_steps=2, silent=True, listener=listener)
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["step"] for entry in entries] == [1, 2, 4] * 2
@@ -153,13 +156,9 @@ def test_journal_goes_on_over_runs(tmp_path):
 
 
 def test_figures_and_faults_of_the_data_in_tensorboard(tmp_path):
-    class Faults:
-        def counts(self) -> Dict[str, int]:
-            return {"box_nan": 3}
-
-    report = progress.ProgressReport(7, None, {}, images_per_second=5.0, input_wait_share=0.25)
+    report = events.ProgressReport(7, None, {}, images_per_second=5.0, input_wait_share=0.25)
     with tf.Graph().as_default():
-        progress.write_report(str(tmp_path), Faults(), report)
+        events.write_report(str(tmp_path), report, {"box_nan": 3})
         tf1.summary.FileWriterCache.get(str(tmp_path)).flush()
     written = {(step, tag): value for tag, ((step, value),) in fake.figures(tmp_path).items()}
     tf1.summary.FileWriterCache.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 from typing import Any, Callable, List
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -197,11 +198,18 @@ def test_fields_of_synchronous_replicas(tmp_path, caplog):
     assert "one that cannot be used ends the run" in caplog.text
 
 
-def test_a_worker_that_cannot_use_a_record():
+def test_a_worker_that_cannot_use_a_record(tmp_path, monkeypatch):
     message = "Graph execution error:\n\nDetected at node x\n\nUnknown image file format."
-    refused = pytest.raises(RunError, match=r"worker failed: Unknown image file format\. If a rec")
-    with refused, coordinator._explained_errors():
+
+    def fail(*_: object) -> None:
         raise tf.errors.InvalidArgumentError(None, None, message)
+
+    backend = _backend(tmp_path)
+    monkeypatch.setattr(coordinator, "_WorkerSteps", mock.Mock())
+    monkeypatch.setattr(backend, "_steps_of_workers", fail)
+    take, _ = backend._make_call(mock.Mock(global_step=tf.Variable(0)), None)
+    with pytest.raises(RunError, match=r"worker failed: Unknown image file format\. If a rec"):
+        take(1, ())
 
 
 @pytest.mark.parametrize("job", ["chief", "worker", "ps"])

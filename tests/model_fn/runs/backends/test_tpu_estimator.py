@@ -16,6 +16,7 @@ from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError, UsageError
 from inputs import pipeline as input_pipeline
 from inputs import schema
+from inputs import tpu as tpu_input
 from model_fn import model_fn
 from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import scalars
@@ -65,7 +66,7 @@ def _train(model_dir: pathlib.Path, config: Any, steps: int, **reporting: Any) -
         return [report, saver]
 
     with backend.running():
-        backend.train(tpu.make_tpu_input_fn(_input_fn), make_hooks)
+        backend.train(tpu_input.make_tpu_input_fn(_input_fn), make_hooks)
     return _estimator(model_dir, config)
 
 
@@ -172,7 +173,7 @@ def test_reported_scalars_are_means_over_cores(tmp_path):
         sent: Dict[str, Any] = {name: tf.constant([1.0, 4.0]) for name in of_core}
         written = write(**{**sent, tpu_step.STEP: tf.constant([2, 2], tf.int64)})
         spec.scaffold_fn()
-        last = make_spec.built.host_values
+        last = make_spec.built.step
         session.run([tf1.local_variables_initializer(), tf1.global_variables_initializer()])
         operations = session.graph.get_operations()
         session.run([each for each in operations if each.type == "CreateSummaryFileWriter"])
@@ -210,8 +211,8 @@ def test_the_gradient_of_all_cores_is_clipped(monkeypatch):
 
 
 def test_batches_for_cores_are_static_and_hold_no_strings():
-    specs = tpu.make_tpu_input_fn(_input_fn)({"batch_size": 4}).element_spec
-    assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu.FEATURES)
+    specs = tpu_input.make_tpu_input_fn(_input_fn)({"batch_size": 4}).element_spec
+    assert set(specs[0]) == {schema.IMAGE, schema.TRUE_IMAGE_SHAPE} <= set(tpu_input.FEATURES)
     for spec in tf.nest.flatten(specs):
         assert spec.dtype != tf.string and spec.shape.is_fully_defined() and spec.shape[0] == 4
 
@@ -219,7 +220,7 @@ def test_batches_for_cores_are_static_and_hold_no_strings():
         return _input_fn(params, input_context).unbatch().batch(2)
 
     with pytest.raises(UsageError, match=r"image has shape \(None, 8, 8, 3\)"):
-        tpu.make_tpu_input_fn(open_shape)({"batch_size": 4})
+        tpu_input.make_tpu_input_fn(open_shape)({"batch_size": 4})
 
 
 def test_each_host_reads_its_part():
@@ -233,7 +234,7 @@ def test_each_host_reads_its_part():
         seen.append(input_context)
         return _input_fn(params)
 
-    tpu.make_tpu_input_fn(input_fn)({"batch_size": 4, "context": Context()})
+    tpu_input.make_tpu_input_fn(input_fn)({"batch_size": 4, "context": Context()})
     assert (seen[0].num_input_pipelines, seen[0].input_pipeline_id) == (4, 1)
     assert seen[0].get_per_replica_batch_size(4) == 4
 
@@ -255,7 +256,7 @@ def test_a_missing_tpu_is_told(tmp_path):
     runner = _estimator(tmp_path, _config(), on_tpu)
     refused = pytest.raises(NoTpuError, match="no cores that this machine can reach")
     with refused, tpu.explained(on_tpu):
-        runner.train(tpu.make_tpu_input_fn(_input_fn), max_steps=1)
+        runner.train(tpu_input.make_tpu_input_fn(_input_fn), max_steps=1)
     diverged = pytest.raises(NotFiniteLossError, match=r"loop of 100 steps: Box/weights\. Lower")
     with diverged, tpu.explained(on_tpu):
         raise tf.errors.InvalidArgumentError(
@@ -307,7 +308,7 @@ def _graph_of_tpu(model_dir: pathlib.Path, config: Any, monkeypatch: pytest.Monk
     backend = tpu.TpuBackend(fake.run_context(model_dir, config, tpu=on_tpu))
     with pytest.raises(_Built), backend.running():
         _estimator(model_dir, config, on_tpu).train(
-            tpu.make_tpu_input_fn(_input_fn), hooks=[hook], max_steps=100
+            tpu_input.make_tpu_input_fn(_input_fn), hooks=[hook], max_steps=100
         )
     return hook.graph
 
