@@ -127,17 +127,17 @@ def check_line(checkpoint: str, detector: Any, model: Optional[model_pb2.Detecti
     Of the checkpoints with names, those of networks of the TF2 line were trained here.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
-    is_object_based = OBJECT_GRAPH in stored
+    is_object_based, network = OBJECT_GRAPH in stored, network_text(model)
     if is_object_based and not detector.is_tf2_line:
         raise UsageError(
-            f"{checkpoint} is an object-based checkpoint of the TF2 line, {_type(model)} is a "
+            f"{checkpoint} is an object-based checkpoint of the TF2 line, {network} is a "
             "network of the TF1 line; use the type of the checkpoint's own pipeline.config, which "
             f"ends with {KERAS}, or a checkpoint of the TF1 line"
         )
     is_ours = any(f"{KERAS}/" in name for name in stored)
     if detector.is_tf2_line and not (is_object_based or is_ours):
         raise UsageError(
-            f"{checkpoint} is a checkpoint of the TF1 line, {_type(model)} is a network of the TF2 "
+            f"{checkpoint} is a checkpoint of the TF1 line, {network} is a network of the TF2 "
             f"line; use the type without {KERAS}, or an object-based checkpoint of the TF2 line, "
             "such as ckpt-0"
         )
@@ -157,7 +157,7 @@ def _check_root(graph: ObjectGraph, checkpoint: str, checkpoint_type: str) -> No
         )
 
 
-def _type(model: Optional[model_pb2.DetectionModel]) -> str:
+def network_text(model: Optional[model_pb2.DetectionModel]) -> str:
     """The field that chooses the network of a `DetectionModel`, with its value."""
     kind = model.WhichOneof("model") if model is not None else None
     if kind is None:

@@ -115,13 +115,8 @@ def measure(
     map_sizes = {} if map_sizes is None else map_sizes
     resizer, assigner = detector.preprocess.resizer, _assigner(detector)
     generate = _anchors_of_maps if isinstance(detector, SsdDetector) else _anchors_of_first_stage
-    inner = resized(columns.sizes, resizer.new_size)
-    outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
-    share = (inner / np.maximum(outer, 1)).astype(np.float32)
-    boxes = columns.boxes * np.tile(share[columns.images], 2)
-    pixels = (boxes[:, 2:] - boxes[:, :2]) * outer[columns.images].astype(np.float32)
-
-    sizes, kinds = np.unique(outer, axis=0, return_inverse=True)
+    input_sizes, boxes, pixels = _in_network_input(columns, resizer)
+    sizes, kinds = np.unique(input_sizes, axis=0, return_inverse=True)
     kinds = kinds.reshape(-1)
     counts, best = boxes_per_image(columns), np.zeros(len(boxes), _BEST)
     layouts: Dict[Tuple[int, int], _Layout] = {}
@@ -157,6 +152,19 @@ def measure(
         background=threshold if unmatched is None else unmatched,
         num_left_out=first.num_left_out,
     )
+
+
+def _in_network_input(columns: Columns, resizer: Any) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Sizes of the network's input for each image, its normalized boxes, and their sizes in pixels.
+
+    All are by height and width: [images, 2], [M, 4] and [M, 2].
+    """
+    inner = resized(columns.sizes, resizer.new_size)
+    outer = inner if resizer.padded_size is None else resized(inner, resizer.padded_size)
+    share = (inner / np.maximum(outer, 1)).astype(np.float32)
+    boxes = columns.boxes * np.tile(share[columns.images], 2)
+    pixels = (boxes[:, 2:] - boxes[:, :2]) * outer[columns.images].astype(np.float32)
+    return outer, boxes, pixels
 
 
 def _with_ious(level: MapAnchors, ious: np.ndarray) -> MapAnchors:

@@ -189,10 +189,8 @@ def make_train_step(
             each step with `sync_replicas`; None without parameter servers.
     """
     train_config = pipeline_config.train_config
-    inputs = {
-        **{f"features/{key}": tensor for key, tensor in features.items()},
-        **{f"labels/{key}": tensor for key, tensor in labels.items()},
-    }
+    parts = {"features": features, "labels": labels}
+    inputs = {f"{part}/{key}": each for part in parts for key, each in parts[part].items()}
     rejected = RejectedBatch(inputs)
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = make_optimizer(train_config.optimizer, global_step)

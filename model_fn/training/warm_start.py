@@ -25,7 +25,7 @@ from estimator_det.nets.quantization import is_range
 from estimator_det.protos import model_pb2, pipeline_pb2, train_pb2
 from model_fn.checkpoints.explanations import explain_shapes
 from model_fn.checkpoints.find import find_checkpoint
-from model_fn.checkpoints.object_based import keyed_variables
+from model_fn.checkpoints.object_based import keyed_variables, network_text
 from model_fn.checkpoints.repair import require_whole
 from model_fn.checkpoints.variables import (
     AVERAGE_SUFFIX,
@@ -300,20 +300,12 @@ def _foreign_layers(table: RestoreTable, model: Optional[model_pb2.DetectionMode
     example = f", e.g. {_shapes_text(*rows[0]).partition(';')[0]}" if rows else ""
     return ConfigError.at(
         _FIELD,
-        f"{table.path} is of another network than {_extractor(model)}: of "
+        f"{table.path} is of another network than {network_text(model)}: of "
         f"{counted(table.backbone, 'variable')} of the backbone, {len(rows)} have another shape "
         f"there and {len(absent)} are missing{example}",
         "use feature_extractor.type, depth_multiplier and the other options of the checkpoint's "
         "own pipeline.config",
     )
-
-
-def _extractor(model: Optional[model_pb2.DetectionModel]) -> str:
-    if model is None:
-        return "the configuration"
-    kind = model.WhichOneof("model")
-    name = getattr(model, kind).feature_extractor.type
-    return f"model.{kind}.feature_extractor.type {name!r}"
 
 
 def _foreign_backbone(
@@ -329,7 +321,7 @@ def _foreign_backbone(
         _FIELD,
         f"no variable of the backbone can be restored from {table.path} as a "
         f"{checkpoint_type(train_config)!r} checkpoint: the checkpoint contains "
-        f"{scopes_text(stored)}, {_extractor(model)} needs {scopes_text(wanted)}",
+        f"{scopes_text(stored)}, {network_text(model)} needs {scopes_text(wanted)}",
         _remedy(table, stored, wanted),
     )
 

@@ -10,10 +10,9 @@ import time
 import pytest
 from PIL import Image
 
-from estimator_det.programs import cli
+from estimator_det.programs import cli, conversion_report
 from inputs.conversion.engine import Conversion
 from inputs.datasets.converters import CONVERTERS
-from model_fn.checks import conversion_report
 from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many

@@ -214,7 +214,8 @@ def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Call
 
 def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
     """Prints the report and writes it, as text, JSON and charts."""
-    from model_fn.checks import conversion_report, tables
+    from estimator_det.programs import conversion_report
+    from model_fn.checks import tables
 
     folder = arguments["output_dir"]
     lines = conversion_report.text_lines(conversion)
