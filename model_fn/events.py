@@ -16,7 +16,7 @@ FAULTS_FOLDER = "faults"  # in model_dir: records, checkpoints and steps that co
 
 def event_writer(folder: str) -> Any:
     """The writer of a folder's events, which Estimators use, too."""
-    with tf.Graph().as_default():  # It refuses to be made without one.
+    with tf.Graph().as_default():  # A writer refuses to be made without a graph.
         return tf1.summary.FileWriterCache.get(folder)
 
 
@@ -99,7 +99,7 @@ def short_name(name: str) -> str:
 def write_report(model_dir: str, report: ProgressReport, fault_counts: Mapping[str, int]) -> None:
     """Appends a report to progress.jsonl, and writes to TensorBoard what the graph cannot compute.
 
-    These are rates, memory and faults of records.
+    The graph does not know rates, memory and faults of records.
     """
     figures = report.figures()
     append_progress(model_dir, {"step": report.step, **report.values, **figures})

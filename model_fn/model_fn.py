@@ -50,7 +50,7 @@ class BuiltTraining(NamedTuple):
 class ModelFn:
     """The `model_fn` of a pipeline configuration without errors.
 
-    It takes features and labels under the keys of `inputs.schema`, and returns a
+    Called with features and labels under the keys of `inputs.schema`, it returns a
     `TPUEstimatorSpec` on a TPU's core and in a rehearsal of training, otherwise an `EstimatorSpec`.
     An evaluation whose `params["checkpoint"]` names the checkpoint has its weights as constants, if
     they are not too many, which makes each image a third faster.
@@ -60,8 +60,8 @@ class ModelFn:
             step for a TPU's core. By default, training and prediction are for a core, and
             evaluation is not. A training step that is not for a core is a rehearsal: the same
             without the sums over cores.
-        label_map: Names the categories of an evaluation. By default the one that
-            `eval_input_reader` names is read, when an evaluation is built.
+        label_map: Names the categories of an evaluation. By default the label map
+            that `eval_input_reader` names is read, when an evaluation is built.
         compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
             TPU `train_config.use_bfloat16` says it.
         stop: The run's `Stop`, which ends a step that waits for other workers; None without a run.

@@ -124,7 +124,7 @@ def keyed_variables(
 def check_line(checkpoint: str, detector: Any, model: Optional[model_pb2.DetectionModel]) -> bool:
     """True if a checkpoint is object-based; UsageError if its network is of the other line.
 
-    Of the checkpoints with names, those of networks of the TF2 line were trained here.
+    A checkpoint with names whose network is of the TF2 line was trained here.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()
     is_object_based, network = OBJECT_GRAPH in stored, network_text(model)

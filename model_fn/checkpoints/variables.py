@@ -93,7 +93,7 @@ def check_variables(
 ) -> None:
     """Checks that the checkpoint contains each name with the shape of its variable.
 
-    Further variables of the checkpoint, except those of training, are logged as a warning. The
+    Further variables of the checkpoint, except variables of training, are logged as a warning. The
     error ends with options of the `model` that explain it, or with the remedy.
     """
     stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_shape_map()

@@ -1,8 +1,8 @@
-"""Which groundtruth boxes the anchors of a detector can match, before any training.
+"""Coverage of groundtruth boxes by the anchors of a detector, before any training.
 
 The boxes are resized and padded by the detector's resizer and matched to its anchors by its own
-similarity and matcher: the result is that of training without augmentation. Letters: M boxes,
-A anchors, S distinct shapes of anchors.
+similarity and matcher: the result is the same as in training without augmentation. Letters: M
+boxes, A anchors, S distinct shapes of anchors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MapAnchors(NamedTuple):
 
 
 class Coverage(NamedTuple):
-    """How well the anchors fit each box."""
+    """Fit of the anchors to each box."""
 
     pixels: np.ndarray  # float32 [M, 2], height and width in the network's input
     class_ids: np.ndarray  # int32 [M]

@@ -62,7 +62,7 @@ class CheckedConfig:
 
     @functools.cached_property
     def can_be_made(self) -> bool:
-        """Whether nothing but paths is wrong with the configuration."""
+        """True if nothing but paths is wrong with the configuration."""
         paths = {field for field, _ in named_paths(self.config)}
         return not any(
             problem.severity == "error"

@@ -2,8 +2,8 @@
 
 A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
 operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
-program fits into a core's memory, and what this wheel's XLA, which is that for CPU, does otherwise
-than that of a TPU.
+program fits into a core's memory, and where the XLA of this wheel, which compiles for CPUs, differs
+from the XLA of a TPU.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ _kernels = functools.cache(registered_kernels)
 
 
 def _has_kernel(operation: tf.Operation) -> bool:
-    """Whether XLA can run an operation on values of its types."""
+    """True if XLA can run an operation on values of its types."""
     attr = operation.node_def.attr
     return any(
         all(_allows(constraint, attr[constraint.name]) for constraint in kernel.constraint)

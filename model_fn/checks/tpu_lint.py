@@ -1,4 +1,4 @@
-"""Whether a configuration suits a TPU, and the edits that make it suit one.
+"""Problems of a configuration on a TPU, and the edits that solve them.
 
 Nothing is built; `check-config --compile` checks the graph.
 """

@@ -28,7 +28,7 @@ _PALETTE = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class DrawOptions:
-    """Which boxes `draw_boxes` draws, and how."""
+    """Choice and style of the boxes that `draw_boxes` draws."""
 
     min_score: float = 0.5  # skips detections below this score
     min_keypoint_score: float = 0.2  # skips keypoints below this score

@@ -109,7 +109,7 @@ def load() -> None:
 def svg(panel: Panel) -> str:
     """A panel without its title as an SVG element of an HTML page.
 
-    Text has the colour of the page, axes and grid that of its CSS variable --line.
+    Text has the colour of the page; axes and grid have the colour of its CSS variable --line.
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -86,7 +86,7 @@ class BestCheckpoints:
             tf.io.gfile.copy(path, os.path.join(self._folder, name + suffix), overwrite=True)
 
     def _write(self, kept: List[Dict[str, Any]]) -> None:
-        # So that the folder means its best checkpoint wherever a checkpoint is asked for.
+        # The folder itself then names its best checkpoint, wherever a checkpoint is asked for.
         repair.write_state(self._folder, [kept[0]["checkpoint"]])
         path = os.path.join(self._folder, BEST_FILE)
         atomic.write(path, json.dumps({"metric": self._metric, "kept": kept}, indent=1) + "\n")

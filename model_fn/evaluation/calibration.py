@@ -11,7 +11,7 @@ detections of an evaluation, after suppression, as `model_fn.evaluation.matching
 
 An evaluation writes the calibration, for `--config_override`, with a reliability diagram.
 Calibrations of each class use the fit of all classes where a class has too few detections, or
-where those of higher scores are not more precise.
+where its higher scores are not more precise.
 """
 
 from __future__ import annotations
@@ -380,7 +380,7 @@ def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optiona
         try:
             config = fit(kind, fitted, scores)
         except RunError:
-            return None  # This half does not determine it, which all detections may.
+            return None  # All detections may still determine a calibration.
         after = _reliability_with(config, held_out, scores)
         errors.append(after.expected_error)
         counts.append(int(after.counts.sum()))

@@ -33,7 +33,7 @@ def make_categories(
 ) -> List[Dict[str, Any]]:
     """Categories of an evaluation: dictionaries with at least "id" (from 1) and "name".
 
-    Without a label map, that of the first evaluation reader that has one counts; if none has one,
+    Without a label map, the first evaluation reader that has one decides; if none has one,
     categories are numbered.
     """
     paths = [reader.label_map_path for reader in pipeline_config.eval_input_reader]
@@ -183,7 +183,7 @@ class EvaluationFeed:
         """`eval_metric_ops`: float32 scalars by name of the metric, and pictures as Summaries.
 
         All share one update operation. One operation computes all metrics and their chart once.
-        Pictures of images are added if originals were retained. Arguments are those of
+        Pictures of images are added if originals were retained. The arguments are as in
         `evaluated_batch`.
         """
         accumulator = self.accumulator
@@ -240,8 +240,8 @@ class EvaluationFeed:
     ) -> Tuple[Callable[..., MetricOps], List[tf.Tensor]]:
         """`eval_metrics` of a `TPUEstimatorSpec`: the maker of all metrics, and its tensors.
 
-        A TPU sends these tensors to its host, which concatenates those of all cores along the first
-        dimension; losses and learning rate therefore are [1].
+        A TPU sends these tensors to its host, which concatenates the tensors of all cores along the
+        first dimension; losses and learning rate therefore are [1].
         """
         # Boxes and scores before suppression are not compared, nor are features.
         compared = BatchDetections(

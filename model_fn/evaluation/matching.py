@@ -1,4 +1,4 @@
-"""Which detections are correct at one IoU: what diagnostics, thresholds and calibrations share.
+"""Correct detections at one IoU, for diagnostics, thresholds and calibrations.
 
 Detections are matched by class within each image. By falling score, each one takes the free box of
 its class with the largest IoU, if that is `MATCH_IOU` or more. Crowd and difficult boxes are

@@ -162,7 +162,7 @@ def read(path: str) -> ThresholdTable:
 
 
 def check(path: str, model: model_pb2.DetectionModel) -> None:
-    """Refuses thresholds for other scores than those of a `DetectionModel` proto."""
+    """Refuses thresholds that were not measured with the scores of this `DetectionModel`."""
     measured, scores = read(path).scores, final_scores(model)
     if measured is None or scores is None or measured == scores.fingerprint():
         return
@@ -179,8 +179,8 @@ def find_usable(
 ) -> Optional[str]:
     """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
 
-    They are searched in the checkpoint's folder and in the one above, for `best/` has copies of
-    checkpoints; or in `model_dir`. A file that `check` refuses is logged as a warning.
+    The search covers the checkpoint's folder and the one above, because `best/` has copies of
+    checkpoints; or `model_dir`. A file that `check` refuses is logged as a warning.
     """
     name = next(iter(named_readers(pipeline_config))) if pipeline_config.eval_input_reader else "0"
     folder = os.path.dirname(checkpoint)

@@ -130,7 +130,7 @@ def estimator_environment(cluster: Cluster) -> Iterator[None]:
     settings = _parse(VARIABLE)
     for key in (_CLUSTER, _TASK):
         settings.pop(key, None)
-    # It needs a chief; an evaluator of workers without one is on its own.
+    # RunConfig needs a chief; an evaluator of workers without one is on its own.
     if cluster.tasks(*CHIEFS):
         settings[_CLUSTER] = dict(cluster.jobs)
         settings[_TASK] = {"type": cluster.task.type, "index": cluster.task.number}

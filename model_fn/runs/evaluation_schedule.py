@@ -90,7 +90,8 @@ class EvaluationSchedule:
         evaluations = self._run.evaluate(checkpoint)
         self._run.keep(evaluations, checkpoint)
         self.metrics = evaluations[0].metrics
-        self._history.append(dataclasses.replace(evaluations[0], matches=None))  # They are large.
+        # Without matches, which are large.
+        self._history.append(dataclasses.replace(evaluations[0], matches=None))
 
     def _is_exhausted(self) -> bool:
         """True if the metric has not improved in as many evaluations as `patience` allows."""

@@ -115,14 +115,9 @@ class EvaluationRun:
         if self._steps is not None:
             input_fn = tpu_input.make_tpu_input_fn(input_fn, evaluates=True)
         model_fn = self._make_model_fn()
-        values = self._make_estimator(
-            model_fn, checkpoint, session_config=evaluation_session()
-        ).evaluate(
-            input_fn,
-            steps=self._steps,
-            name=reader.name,
-            checkpoint_path=checkpoint,
-            hooks=hooks,
+        engine = self._make_estimator(model_fn, checkpoint, session_config=evaluation_session())
+        values = engine.evaluate(
+            input_fn, self._steps, hooks, checkpoint_path=checkpoint, name=reader.name
         )
         assert model_fn.accumulator is not None
         results = model_fn.accumulator.results
@@ -314,7 +309,7 @@ def _appearing(
     while True:
         over = is_over()  # Before the search, which then finds the last checkpoint.
         prefix = tf1.train.latest_checkpoint(checkpoint_dir)
-        # The time identifies one that replaced a damaged one of the same step.
+        # The time tells a checkpoint from a damaged one of the same step that it replaced.
         newest = None if prefix is None else (prefix, modified(f"{prefix}.index"))
         now = time.monotonic()
         is_due = over or now - evaluated_at >= min_interval_secs

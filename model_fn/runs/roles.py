@@ -285,8 +285,8 @@ def _without_effect(context: RunContext, role: str, evaluates: bool) -> Iterator
             if train_config.HasField(field):
                 yield f"train_config.{field} has no effect with strategy {SERVER_STRATEGY}"
         yield (
-            "Workers of a coordinator read records without Python: one that cannot be used ends "
-            "the run, whatever bad_records says"
+            "Workers of a coordinator read records without Python: a record that cannot be used "
+            "ends the run, whatever bad_records says"
         )
     steps_per_call = 1 if options.loop is None else options.loop.steps_per_call or 1
     if role == LOOP and steps_per_call > 1 and takes_single_steps(context):

@@ -1,4 +1,4 @@
-"""How training saves: checkpoints that are never overwritten."""
+"""Saves the checkpoints of a training, which are never overwritten."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class CheckpointSaver(Hook):
         except writing.WRITE_ERRORS as error:
             kept = "No checkpoint was saved before it"
             if self.saved_step is not None:
-                last = f"The last whole checkpoint is that of step {self.saved_step}"
+                last = f"The last whole checkpoint is of step {self.saved_step}"
                 kept = f"{last}, which is intact"
             explained = writing.explained(error, self._model_dir, name, kept)  # with free space
             repair.remove_remains(prefix)

@@ -32,8 +32,8 @@ _LOG = logging.getLogger(__name__)
 class _Start(Hook):
     """Defers signals; the chief saves the configuration and clears an earlier version's mark.
 
-    It runs in `begin`, after the checkpoint was compared with the graph, so that a wrong
-    configuration never replaces the old one.
+    `begin` comes after the checkpoint was compared with the graph, so that a wrong configuration
+    never replaces the old one.
     """
 
     def __init__(self, signals: StopSignals) -> None:

@@ -18,7 +18,7 @@ from estimator_det.errors import RunError
 _NORMS = ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 _DEPTHWISE = "DepthwiseConv2dNative"
 _CONVOLUTIONS = ("Conv2D", _DEPTHWISE)
-_FOLDED, _BIAS = "_folded", "_folded_bias"  # names of new constants: those of filters, and this
+_FOLDED, _BIAS = "_folded", "_folded_bias"  # ends of the names of new constants: filters and biases
 
 _Nodes = Dict[str, Any]
 

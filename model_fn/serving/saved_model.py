@@ -132,7 +132,7 @@ def find_readable_label_map(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     read: Callable[[str], Any] = read_label_map,
 ) -> Optional[str]:
-    """Like `find_label_map`, but one that cannot be read is logged as a warning and left out.
+    """Like `find_label_map`, but a label map that cannot be read is left out, with a warning.
 
     For exports at the end of a long training, which must not fail because names are missing.
     """

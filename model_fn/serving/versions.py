@@ -24,7 +24,7 @@ def add(
 ) -> str:
     """Exports a checkpoint of an Estimator as constants; returns the folder of the new version.
 
-    Its number is the time in seconds.
+    The number of a version is the time in seconds.
 
     Args:
         checkpoint: By default the Estimator's last one.

@@ -112,7 +112,8 @@ class LoopStep:
     def function(self, iterator_spec: Any, *, loops: bool) -> Any:
         """Traces the function of a call, of one step unless it `loops`; creates slots.
 
-        It takes an iterator, num_steps int32, and stops float32 [2] as in `Replica.compute`.
+        The function takes an iterator, num_steps int32, and stops float32 [2] as in
+        `Replica.compute`.
         """
         signature = [iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([2])]
 

@@ -1,6 +1,6 @@
 """The part of a replica in a training step: losses and gradients of its share of the batch.
 
-The loss of a batch follows from those of its parts, and so do its gradients: see
+The loss of a batch follows from the losses of its parts, and so do its gradients: see
 `detectors.base.Losses`. So two replicas with four images each, or eight parts with one image that
 are taken one after the other, take the step that one machine takes with all eight.
 

@@ -68,7 +68,7 @@ class SyncReplicas(OptimizerWrapper):
                     _MOST_STARTS, [tf.bool], [[]], shared_name="sync_replicas_starts"
                 )
             sent = super().apply_gradients(list(zip(ready, variables)), global_step, name)
-        # Its hook would run this; TensorFlow logs an error for what nobody uses.
+        # TensorFlow's own hook would run this operation; unused, it is an error in the log.
         assert self.synchronizing.ready_for_local_init_op.op is not None
         return sent
 

@@ -46,7 +46,7 @@ def _check_batches(
             "advice",
             path,
             f"gives batch norm the statistics of {per_core} images only",
-            "use sync_batch_norm in conv_hyperparams, which takes those of all cores",
+            "use sync_batch_norm in conv_hyperparams, which takes the images of all cores",
         )
     elif per_core % TILE:
         yield Problem(
@@ -80,7 +80,7 @@ def make_core_step(
     """
     global_step = tf1.train.get_or_create_global_step()
     optimizer, learning_rate = optimizers.make_optimizer(train_config.optimizer, global_step)
-    # Its gradients are the core's share of the gradients of the whole batch.
+    # The optimizer's gradients are the core's share of the gradients of the whole batch.
     sharing = tf1.tpu.CrossShardOptimizer(optimizer) if is_on_core else optimizer
     with tf.control_dependencies(list(detector.updates())):
         loss = tf.identity(forward_pass.losses[TOTAL_LOSS])

@@ -287,7 +287,7 @@ def check_table(
             _FIELD,
             f"restores {table.share:.1%} of the backbone, less than "
             f"train_config.min_restored_share, {train_config.min_restored_share:.1%}",
-            "Check that feature extractor and depth_multiplier are those of the "
+            "Check that feature extractor and depth_multiplier are as in the training of the "
             f"checkpoint, or lower the share.\n{table.heading()}\n{table.details()}",
         )
 

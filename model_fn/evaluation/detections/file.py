@@ -2,8 +2,8 @@
 
 COCO results are a list of `{"image_id", "category_id", "bbox": [x, y, width, height] in pixels,
 "score"}`; a line of `detect` is `{"file", "detections": [{"class_id", "name", "score", "box"}]}`.
-Where masks are wanted, each detection of either also has a `segmentation` in run lengths; where
-keypoints are, those of COCO results have `keypoints`. `bbox` may then be absent, as in COCO's
+Where masks are wanted, each detection of either format also has a `segmentation` in run lengths;
+where keypoints are wanted, COCO results have `keypoints`. `bbox` may then be absent, as in COCO's
 results. Other keys are ignored.
 """
 
@@ -114,7 +114,7 @@ class DetectionFile:
         if max(len(self), len(self.names)) >= MAX_DETECTIONS:
             raise RunError(
                 f"{plain(self.path)}: has more than {MAX_DETECTIONS:,} detections; evaluate it in "
-                "parts, or leave out those of low scores"
+                "parts, or leave out detections of low scores"
             )
         self._images.append(image)
         self._class_ids.append(class_id)

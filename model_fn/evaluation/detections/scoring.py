@@ -121,7 +121,7 @@ def original_images(
     config.eval_config.force_no_resize = True
     # Images of their own size do not stack.
     config.eval_config.batch_size = 1
-    # They are the images themselves, without resizing.
+    # Evaluated images are the originals, without resizing.
     config.eval_config.retain_original_images = False
     reader = named_readers(config, on_training_data=on_training_data)[reader_name]
     reader.include_source_id = True

@@ -3,8 +3,8 @@
 (Everingham et al., "The PASCAL Visual Object Classes Challenge: A Retrospective", 2015; rules of
 Open Images: https://storage.googleapis.com/openimages/web/evaluation.html.) A detection is compared
 with the box that it overlaps most, and with no other. Open Images knows boxes of groups; its
-challenges evaluate an image on its classes only: those of its boxes, and those that a label of the
-image declares present or absent.
+challenges evaluate an image on its classes only: the classes of its boxes, and the classes that a
+label of the image declares present or absent.
 
 Letters: N detections of an image, G groundtruth boxes of it.
 """

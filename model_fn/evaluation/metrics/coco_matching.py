@@ -1,6 +1,6 @@
 """COCO's matching and its tables of precision and recall, for any kind of overlap.
 
-The rules are those of pycocotools' COCOeval. Its memory grows with images x categories x areas;
+The rules come from pycocotools' COCOeval. Its memory grows with images x categories x areas;
 here each image is matched when it is added, and 24 bytes of each detection stay.
 
 Letters: N detections of an image, G groundtruth objects of it, A areas, T thresholds, R recalls,

@@ -2,7 +2,8 @@
 Instance Segmentation", 2019).
 
 LVIS annotates some classes of an image only. A detection counts where its class has groundtruth or
-is verified to be absent; one that matches nothing does not count where the class may lack a box.
+is verified to be absent; a detection that matches nothing does not count where the class may lack
+a box.
 """
 
 from __future__ import annotations

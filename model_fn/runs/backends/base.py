@@ -115,7 +115,7 @@ def make_estimator(
 ) -> Any:
     """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`.
 
-    It saves no checkpoints by itself: runs bring a hook for that.
+    The Estimator saves no checkpoints by itself: runs bring a hook for that.
     """
     with estimator_environment(cluster):
         run_config = estimator.RunConfig(

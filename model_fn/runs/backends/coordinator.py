@@ -32,7 +32,7 @@ from model_fn.training.step import Tensors
 
 _LOG = logging.getLogger(__name__)
 
-_AHEAD = 2  # steps that are given to each worker: one that it takes, and one that waits
+_AHEAD = 2  # steps that each worker has: it takes the first while the second waits
 _POLL_SECS = 0.002
 
 _WorkerOutcome = Tuple[int, Outcome]  # by which worker

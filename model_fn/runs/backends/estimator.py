@@ -88,7 +88,7 @@ class HookAdapter(tf1.train.SessionRunHook):
         }
 
     def after_create_session(self, session: tf1.Session, coord: Any) -> None:
-        if self.session is not None:  # It would read the data from their start once more.
+        if self.session is not None:  # Another session would read the data from their start.
             raise SessionLostError(VARIABLES_LOST)
         self.session, self._step = session, _step_in(session)
         for hook in self._hooks:

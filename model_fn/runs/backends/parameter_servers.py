@@ -58,7 +58,7 @@ class ParameterServerBackend(EstimatorBackend):
         )
 
         def input_fn() -> Any:
-            # Its tables are this process's own: an Estimator would put them on parameter servers.
+            # Tables stay in this process: an Estimator would put them on parameter servers.
             with tf.device(f"{self._cluster.task.device}/cpu:0"):
                 return local_input_fn()
 

@@ -34,8 +34,8 @@ def make_estimator(
 ) -> Any:
     """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
 
-    It saves no checkpoints by itself: runs bring a hook for that. `model_fn` was made with
-    `use_tpu`.
+    The TPUEstimator saves no checkpoints by itself: runs bring a hook for that. `model_fn` was made
+    with `use_tpu`.
     """
     roles.check_tpu(pipeline_config, model_dir, tpu)
     lookup_errors = strategies.tpu_lookup_errors(tpu.name, tpu.zone, tpu.project)

@@ -195,7 +195,7 @@ def test_fields_of_synchronous_replicas(tmp_path, caplog):
     _backend(tmp_path, "train_config { startup_delay_steps: 3 replicas_to_aggregate: 2 }")
     for field in ("startup_delay_steps", "replicas_to_aggregate"):
         assert f"train_config.{field} has no effect with strategy parameter_server" in caplog.text
-    assert "one that cannot be used ends the run" in caplog.text
+    assert "a record that cannot be used ends the run" in caplog.text
 
 
 def test_a_worker_that_cannot_use_a_record(tmp_path, monkeypatch):
