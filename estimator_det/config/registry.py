@@ -24,7 +24,7 @@ from estimator_det.config.text import nearest
 from estimator_det.errors import Problem, UsageError, error
 from estimator_det.protos import custom_pb2
 
-Maker = TypeVar("Maker", bound=Callable[..., object])
+Maker = TypeVar("Maker")
 
 
 def import_modules(package: str, path: Collection[str]) -> None:
@@ -115,7 +115,8 @@ class Registry(Generic[Maker]):
         """
         (oneof,) = message.DESCRIPTOR.oneofs
         kind = message.WhichOneof(oneof.name)
-        return self._makers[kind](getattr(message, kind), *arguments)
+        maker: Any = self._makers[kind]
+        return maker(getattr(message, kind), *arguments)
 
     def __contains__(self, name: object) -> bool:
         return name in self._makers

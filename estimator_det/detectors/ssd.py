@@ -37,12 +37,9 @@ from estimator_det.detectors.base import (
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.errors import Problem, error, warning
-from estimator_det.extractors.base import OVERRIDE
-from estimator_det.extractors.ssd.recipe import (
-    EXTRACTORS,
-    RecipeExtractor,
-    make_extractor,
-)
+from estimator_det.extractors.maps import MapExtractor
+from estimator_det.extractors.recipe import OVERRIDE
+from estimator_det.extractors.ssd.registry import EXTRACTORS, make_extractor, num_maps
 from estimator_det.images.resize import Preprocessor, height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
@@ -83,7 +80,7 @@ class SsdDetector:
     norm_is_training: bool  # True if batch norm learns; False if it is frozen
     inplace_norm_update: bool  # True if batch norm updates its averages without update operations
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: RecipeExtractor  # images -> feature maps
+    extractor: MapExtractor  # images -> feature maps
     predictor: BoxHead  # feature maps -> raw predictions
     anchor_generator: AnchorGenerator  # feature map sizes -> anchors
     box_coder: BoxCoder  # box encodings -> boxes
@@ -302,11 +299,11 @@ def _check_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
     counts, extractor = anchors_per_map(config.anchor_generator), config.feature_extractor
     if counts is None or extractor.type not in EXTRACTORS:
         return
-    num_maps = EXTRACTORS.get(extractor.type).num_maps(extractor)
-    if num_maps not in (None, len(counts)):
+    count = num_maps(extractor)
+    if count not in (None, len(counts)):
         yield error(
             f"{at}.anchor_generator",
-            f"has {len(counts)} layers, but the feature extractor makes {num_maps} feature maps",
+            f"has {len(counts)} layers, but the feature extractor makes {count} feature maps",
             "set equal numbers",
         )
     shared = "weight_shared_convolutional_box_predictor"

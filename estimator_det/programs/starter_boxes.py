@@ -13,7 +13,8 @@ import numpy as np
 
 from estimator_det.config import pipeline
 from estimator_det.console.printing import counted, quoted
-from estimator_det.extractors.ssd.recipe import EXTRACTORS, FINEST_FPN_LEVEL
+from estimator_det.extractors.maps import FINEST_FPN_LEVEL
+from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.programs.starter import Draft, extractor_type, model_part
 from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2, ssd_pb2
 from inputs.checks.statistics import Columns
@@ -232,7 +233,7 @@ def _finer(fit: Fit) -> Optional[pipeline_pb2.TrainEvalPipelineConfig]:
         return None
     recipe = EXTRACTORS.get(extractor_type(fit.config))
     levels = fit.config.model.ssd.feature_extractor.fpn
-    is_fixed = "fpn" not in recipe.takes or recipe.fixed_levels is not None
+    is_fixed = "fpn" not in recipe.takes or recipe.layout.fixed_levels is not None
     if is_fixed or levels.min_level == FINEST_FPN_LEVEL:
         return None
     parents = (

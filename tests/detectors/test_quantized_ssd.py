@@ -13,7 +13,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
 from estimator_det.errors import ConfigError
-from estimator_det.extractors.ssd.recipe import EXTRACTORS
+from estimator_det.extractors.ssd.registry import num_maps
 from estimator_det.nets.quantization import STEP_VARIABLE, is_range, quantized_scopes
 from estimator_det.programs import demo
 from estimator_det.protos import graph_rewriter_pb2, pipeline_pb2
@@ -139,7 +139,7 @@ def _small_pipeline(extractor: str) -> Any:
     extractor_config.ClearField("num_layers")
     extractor_config.type = extractor
     anchors = pipeline_config.model.ssd.anchor_generator.ssd_anchor_generator
-    anchors.num_layers = EXTRACTORS.get(extractor).num_maps(extractor_config)
+    anchors.num_layers = num_maps(extractor_config)
     if extractor == "ssd_spaghettinet":
         extractor_config.spaghettinet_arch_name = "spaghettinet_edgetpu_s"
     return pipeline_config

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.ssd.recipe import EXTRACTORS, make_extractor
+from estimator_det.extractors.ssd.registry import EXTRACTORS, make_extractor
 from estimator_det.protos import ssd_pb2
 
 NORM = "conv_hyperparams { batch_norm { scale: true } }"

@@ -6,7 +6,8 @@ from typing import Any, Dict, Iterator
 
 import pytest
 
-from estimator_det.extractors.ssd import nas, recipe
+from estimator_det.extractors.ssd import nas
+from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.nets import mobiledet, nasnet, resnet, spaghettinet
 from estimator_det.nets.necks import mnasfpn
 from tests.extractors.build import build
@@ -62,6 +63,5 @@ def fresh_builds() -> Iterator[None]:
 @pytest.fixture
 def tiny_mobiledet(monkeypatch: pytest.MonkeyPatch) -> None:
     """A MobileDet of five layers, registered while the test runs."""
-    monkeypatch.setattr(recipe.EXTRACTORS, "_makers", {})
-    network = nas.mobiledet_recipe("Tiny", TINY_MOBILEDET)
-    recipe.register_recipe("tiny_mobiledet", network)
+    monkeypatch.setattr(EXTRACTORS, "_makers", {})
+    EXTRACTORS.register("tiny_mobiledet")(nas.mobiledet_recipe("Tiny", TINY_MOBILEDET))

@@ -11,7 +11,7 @@ from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.ssd.recipe import make_extractor
+from estimator_det.extractors.ssd.registry import make_extractor
 from estimator_det.protos import ssd_pb2
 from tests.conftest import TESTS
 from tests.nets.variables import crc32, variable_lines

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.center_net import recipe as center_net
-from estimator_det.extractors.ssd.recipe import EXTRACTORS
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.extractors.center_net import registry as center_net
+from estimator_det.extractors.ssd.registry import EXTRACTORS
+from estimator_det.extractors.two_stage.registry import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.nets.object_paths import KERAS
 from tests.extractors.build import EMBEDDED, SMALL, make
 

@@ -143,8 +143,8 @@ def test_train_resume_evaluate_export(project, run, tmp_path):
 
 EXTRACTORS = """
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.ssd.recipe import make_extractor
-from estimator_det.extractors.two_stage import recipe as two_stage
+from estimator_det.extractors.ssd.registry import make_extractor
+from estimator_det.extractors.two_stage import registry as two_stage
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
 import short_net
 
@@ -160,7 +160,7 @@ config = faster_rcnn_pb2.FasterRcnnFeatureExtractor(type="faster_rcnn_mobilenet_
 config.custom_parameters["depth"] = 256
 with tf.Graph().as_default():
     extractor = two_stage.make_extractor(config, is_training=True)
-    (features,) = extractor.proposal_features(extractor.normalize(tf.zeros([2, 160, 128, 3])))
+    (features,) = extractor.proposal_features(tf.zeros([2, 160, 128, 3]))
     assert features.shape == [2, 10, 8, 512]
     assert extractor.box_features(tf.zeros([6, 14, 14, 512])).shape == [6, 7, 7, 256]
     names = {v.op.name for v in tf1.global_variables()}

@@ -20,9 +20,9 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
 from estimator_det.errors import RunError, UsageError
-from estimator_det.extractors.center_net.recipe import EXTRACTORS as CENTER_NET_EXTRACTORS
-from estimator_det.extractors.ssd.recipe import EXTRACTORS as SSD_EXTRACTORS
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS as TWO_STAGE_EXTRACTORS
+from estimator_det.extractors.center_net.registry import EXTRACTORS as CENTER_NET_EXTRACTORS
+from estimator_det.extractors.ssd.registry import EXTRACTORS as SSD_EXTRACTORS
+from estimator_det.extractors.two_stage.registry import EXTRACTORS as TWO_STAGE_EXTRACTORS
 from estimator_det.nets.object_paths import KERAS
 from estimator_det.programs import cli, pretrained
 from exporters.importing.importer import write_checkpoint

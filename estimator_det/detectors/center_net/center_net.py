@@ -29,12 +29,13 @@ from estimator_det.detectors.center_net.keypoints import KeypointTask, make_keyp
 from estimator_det.detectors.center_net.objects import ObjectTask, make_object_task
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.errors import Problem, error, warning
-from estimator_det.extractors.center_net.recipe import (
+from estimator_det.extractors.center_net.registry import (
     EXTRACTORS,
     STRIDE,
-    RecipeExtractor,
     make_extractor,
+    make_normalization,
 )
+from estimator_det.extractors.maps import MapExtractor
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
@@ -69,7 +70,7 @@ class CenterNetDetector:
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: RecipeExtractor  # images -> feature maps
+    extractor: MapExtractor  # images -> feature maps
     objects: ObjectTask  # centers and boxes
     keypoints: Tuple[KeypointTask, ...] = ()  # keypoints of the objects of some classes
     is_class_agnostic: bool = False  # always False
@@ -291,7 +292,7 @@ def _check_pipeline(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Ite
 @PREPROCESSORS.register("center_net")
 def make_center_net_preprocessor(config: center_net_pb2.CenterNet) -> Preprocessor:
     """Builds the preprocessing of a `CenterNet` message."""
-    normalize = make_extractor(config.feature_extractor).normalize
+    normalize = make_normalization(config.feature_extractor)
     return Preprocessor(make_resizer(config.image_resizer), normalize, normalizes_last=True)
 
 

@@ -13,7 +13,7 @@ from estimator_det.boxes.geometry import sizes
 from estimator_det.boxes.heatmaps import real_pixels, values_at
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors.base import Groundtruth
-from estimator_det.extractors.center_net.recipe import STRIDE
+from estimator_det.extractors.center_net.registry import STRIDE
 from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import ClassificationLoss
 from estimator_det.losses.localization import LocalizationLoss

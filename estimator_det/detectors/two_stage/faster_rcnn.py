@@ -32,13 +32,12 @@ from estimator_det.detectors.two_stage.proposals import Regions
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.errors import Problem, error, warning
-from estimator_det.extractors.two_stage.recipe import (
-    EXTRACTORS,
+from estimator_det.extractors.stages import (
     FIRST_STAGE_SCOPE,
     SECOND_STAGE_SCOPE,
-    TwoStageExtractor,
-    make_extractor,
+    StageExtractor,
 )
+from estimator_det.extractors.two_stage.registry import EXTRACTORS, make_extractor
 from estimator_det.images.resize import Preprocessor, make_resizer
 from estimator_det.nets.context_attention import AttentionContext
 from estimator_det.nets.object_paths import layer_scopes, variable_paths
@@ -97,7 +96,7 @@ class FasterRcnnDetector:
     num_classes: int  # foreground classes
     is_training: bool  # True if the model is built for training
     preprocess: Preprocessor  # pixels -> the network's input
-    extractor: TwoStageExtractor  # images -> a feature map; crops of it -> features of boxes
+    extractor: StageExtractor  # images -> a feature map; crops of it -> features of boxes
     rpn: proposals.ProposalNetwork  # the first stage
     rpn_loss: proposals.RpnLoss  # loss of the first stage
     second: Optional[SecondStage] = None  # the stages after it; None: proposals are the detections
@@ -381,7 +380,7 @@ def make_faster_rcnn(config: faster_rcnn_pb2.FasterRcnn, is_training: bool) -> F
 
 
 def _make_second_stage(
-    config: faster_rcnn_pb2.FasterRcnn, extractor: TwoStageExtractor, is_training: bool
+    config: faster_rcnn_pb2.FasterRcnn, extractor: StageExtractor, is_training: bool
 ) -> SecondStage:
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")

@@ -38,7 +38,8 @@ from estimator_det.detectors.two_stage.proposals import (
     make_weighted_losses,
 )
 from estimator_det.errors import Problem, error
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS, TwoStageExtractor
+from estimator_det.extractors.stages import StageExtractor
+from estimator_det.extractors.two_stage.registry import EXTRACTORS
 from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
@@ -90,7 +91,7 @@ class RegionStage(Protocol):
 class CropStage:
     """Runs the rest of the network, then the head, on crops of the feature map."""
 
-    extractor: TwoStageExtractor  # crops -> features of boxes
+    extractor: StageExtractor  # crops -> features of boxes
     head: RegionBoxHead  # features -> boxes and classes
     crop_size: int  # height and width of a crop
     pool_size: int  # window of the max pooling of a crop
@@ -150,7 +151,7 @@ class CropStage:
 def make_crop_stage(
     config: box_predictor_pb2.MaskRCNNBoxPredictor,
     model: faster_rcnn_pb2.FasterRcnn,
-    extractor: TwoStageExtractor,
+    extractor: StageExtractor,
     is_training: bool,
 ) -> CropStage:
     """Builds the second stage with a `MaskRCNNBoxPredictor` message."""
@@ -171,7 +172,7 @@ def make_crop_stage(
 class RfcnStage:
     """Runs the rest of the network on the whole feature map; the head crops its score maps."""
 
-    extractor: TwoStageExtractor  # feature map -> features of boxes
+    extractor: StageExtractor  # feature map -> features of boxes
     head: RfcnHead  # features and boxes -> boxes and classes
 
     def predict(
@@ -195,7 +196,7 @@ class RfcnStage:
 def make_rfcn_stage(
     config: box_predictor_pb2.RfcnBoxPredictor,
     model: faster_rcnn_pb2.FasterRcnn,
-    extractor: TwoStageExtractor,
+    extractor: StageExtractor,
     is_training: bool,
 ) -> RfcnStage:
     """Builds the second stage with an `RfcnBoxPredictor` message; see `make_crop_stage`."""
@@ -255,7 +256,7 @@ def _check_second_stage(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator
 
 
 def make_region_stage(
-    model: faster_rcnn_pb2.FasterRcnn, extractor: TwoStageExtractor, is_training: bool
+    model: faster_rcnn_pb2.FasterRcnn, extractor: StageExtractor, is_training: bool
 ) -> RegionStage:
     """Builds the second stage of a `FasterRcnn` message."""
     return REGION_STAGES.make_chosen(

@@ -7,8 +7,10 @@ import functools
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
-from estimator_det.extractors.base import scale_to_unit_range, subtract_channel_means
-from estimator_det.extractors.center_net import recipe
+from estimator_det.extractors.center_net.registry import EXTRACTORS, OWN_FIELDS
+from estimator_det.extractors.maps import MapLayout, MapOptions
+from estimator_det.extractors.recipe import Recipe, subtract_channel_means
+from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets import hourglass, inverted_residual, mobilenet, resnet
 from estimator_det.nets.hyperparams import with_bias
 from estimator_det.nets.layers import EXPLICIT
@@ -20,6 +22,10 @@ NECK = "enlarging"  # variable scope of the layers after the backbone
 DECONVOLVED = (256, 128, 64)  # channels of deconvolutions
 RESNET_BATCH_NORM = (0.99, 1.001e-5)  # decay and epsilon of Keras' own ResNets
 RESNET_LAYERS = (50, 101)
+STEP = 32  # images are padded with zeros to multiples of this number of pixels
+HOURGLASS_STEP = 128
+
+Activations = Dict[str, tf.Tensor]
 
 
 def _paths(
@@ -58,40 +64,52 @@ def _resnet_scope(**settings: Any) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def _resnet_fpn(layers: int) -> recipe.Recipe:
-    def build(images: tf.Tensor, _: recipe.ExtractorOptions) -> recipe.Maps:
-        blocks = resnet.keras_resnet_v1(images, layers, pool_padding=EXPLICIT)
+def _resnet_fpn(layers: int) -> Recipe[MapLayout]:
+    def backbone(images: tf.Tensor, _: MapOptions) -> Activations:
+        return resnet.keras_resnet_v1(pad_to_multiple(images, STEP), layers, pool_padding=EXPLICIT)
+
+    def pyramid(blocks: Activations, _: MapOptions) -> Tuple[tf.Tensor, ...]:
         with _neck():
             maps = [blocks[f"block{number}"] for number in (4, 3, 2, 1)]
             return (enlarging.top_down_map(maps, DECONVOLVED, DECONVOLVED[-1]),)
 
-    return recipe.Recipe(
+    return Recipe(
         scope=f"resnet_v1_{layers}{KERAS}",
         arg_scope=functools.partial(_resnet_scope, normalizer_fn=with_bias(batch_norm)),
-        build=build,
-        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
+        layout=MapLayout(backbone, pyramid),
         normalize=_reversed_means,
+        min_size=1,
+        ignores=OWN_FIELDS,
+        classifier="_base_model",
+        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
     )
 
 
-def _resnet_v2(layers: int) -> recipe.Recipe:
-    def build(images: tf.Tensor, _: recipe.ExtractorOptions) -> recipe.Maps:
-        net = resnet.keras_resnet_v2(images, layers)
-        with _neck():
-            return (enlarging.deconvolved_map(net, DECONVOLVED, kernel=3),)
+def _resnet_v2(layers: int) -> Recipe[MapLayout]:
+    def backbone(images: tf.Tensor, _: MapOptions) -> Activations:
+        return {"output": resnet.keras_resnet_v2(pad_to_multiple(images, STEP), layers)}
 
-    return recipe.Recipe(
+    return Recipe(
         scope=f"resnet_v2_{layers}{KERAS}",
         arg_scope=functools.partial(_resnet_scope, normalizer_fn=batch_norm),
-        build=build,
+        layout=MapLayout(backbone, functools.partial(_deconvolved, name="output", kernel=3)),
+        min_size=1,
+        ignores=OWN_FIELDS,
+        classifier="_base_model",
         object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
-        normalize=scale_to_unit_range,
     )
+
+
+def _deconvolved(
+    activations: Activations, _: MapOptions, name: str, kernel: int
+) -> Tuple[tf.Tensor, ...]:
+    with _neck():
+        return (enlarging.deconvolved_map(activations[name], DECONVOLVED, kernel),)
 
 
 for _layers in RESNET_LAYERS:
-    recipe.EXTRACTORS.register(f"resnet_v1_{_layers}_fpn")(_resnet_fpn(_layers))
-    recipe.EXTRACTORS.register(f"resnet_v2_{_layers}")(_resnet_v2(_layers))
+    EXTRACTORS.register(f"resnet_v1_{_layers}_fpn")(_resnet_fpn(_layers))
+    EXTRACTORS.register(f"resnet_v2_{_layers}")(_resnet_v2(_layers))
 
 
 @contextlib.contextmanager
@@ -104,10 +122,12 @@ def _mobilenet_scope() -> Iterator[None]:
         yield
 
 
-def _mobilenet_v2(images: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _mobilenet_v2(images: tf.Tensor, options: MapOptions) -> Activations:
     depth = inverted_residual.depth_function(options.depth_multiplier, inverted_residual.DIVISOR)
-    layers = inverted_residual.V2_LAYERS
-    return inverted_residual.inverted_residual_net(images, layers, depth, tf2_line=True)
+    images = pad_to_multiple(images, STEP)
+    return inverted_residual.inverted_residual_net(
+        images, inverted_residual.V2_LAYERS, depth, tf2_line=True
+    )
 
 
 MOBILENET = f"MobilenetV2{KERAS}"
@@ -115,61 +135,63 @@ FPN_MAPS = ("layer_19", "layer_11", "layer_7", "layer_4")  # activations, the co
 FPN_WIDTHS: Tuple[int, ...] = (64, 32, 24)
 
 
-def _deconvolved_mobilenet(images: tf.Tensor, options: recipe.ExtractorOptions) -> recipe.Maps:
-    net = _mobilenet_v2(images, options)["layer_19"]
-    with _neck():
-        return (enlarging.deconvolved_map(net, DECONVOLVED, kernel=1),)
-
-
 def _mobilenet_fpn(
-    images: tf.Tensor, options: recipe.ExtractorOptions, *, is_separable: bool = False
-) -> recipe.Maps:
-    end_points = _mobilenet_v2(images, options)
+    activations: Activations, options: MapOptions, is_separable: bool
+) -> Tuple[tf.Tensor, ...]:
     with _neck():
         enlarged = enlarging.top_down_map(
-            [end_points[name] for name in FPN_MAPS],
+            [activations[name] for name in FPN_MAPS],
             FPN_WIDTHS,
             FPN_WIDTHS[-1],
-            is_separable=is_separable or options.use_separable_conv,
+            is_separable=is_separable or options.use_depthwise,
             interpolation=options.interpolation,
         )
     return (enlarged,)
 
 
-recipe.EXTRACTORS.register("mobilenet_v2")(
-    recipe.Recipe(
+EXTRACTORS.register("mobilenet_v2")(
+    Recipe(
         scope=MOBILENET,
         arg_scope=_mobilenet_scope,
-        build=_deconvolved_mobilenet,
-        object_paths=_paths("_network/layer_with_weights-0", "_network"),
-        normalize=scale_to_unit_range,
+        layout=MapLayout(
+            _mobilenet_v2, functools.partial(_deconvolved, name=FPN_MAPS[0], kernel=1)
+        ),
+        min_size=1,
+        ignores=("use_separable_conv", "upsampling_interpolation"),
         classifier="_network",
-        takes=("depth_multiplier",),
+        object_paths=_paths("_network/layer_with_weights-0", "_network"),
     )
 )
 # The reference builds plain convolutions for the second type, but checkpoints of published models
 # that name it have separable ones.
 for _type, _is_separable in (("mobilenet_v2_fpn", False), ("mobilenet_v2_fpn_sep_conv", True)):
-    recipe.EXTRACTORS.register(_type)(
-        recipe.Recipe(
+    EXTRACTORS.register(_type)(
+        Recipe(
             scope=MOBILENET,
             arg_scope=_mobilenet_scope,
-            build=functools.partial(_mobilenet_fpn, is_separable=_is_separable),
+            layout=MapLayout(
+                _mobilenet_v2, functools.partial(_mobilenet_fpn, is_separable=_is_separable)
+            ),
+            min_size=1,
+            classifier="_base_model",
             object_paths=_paths("_base_model", "_feature_extractor_model"),
-            normalize=scale_to_unit_range,
-            takes=("depth_multiplier", "use_separable_conv", "upsampling_interpolation"),
         )
     )
 
-recipe.EXTRACTORS.register("hourglass_104")(
-    recipe.Recipe(
+
+def _hourglass(images: tf.Tensor, _: MapOptions) -> Activations:
+    maps = hourglass.hourglass_network(pad_to_multiple(images, HOURGLASS_STEP))
+    return {f"output_{number}": features for number, features in enumerate(maps)}
+
+
+EXTRACTORS.register("hourglass_104")(
+    Recipe(
         scope=f"hourglass_104{KERAS}",
         arg_scope=hourglass.arg_scope,
-        build=lambda images, _: hourglass.hourglass_network(images),
-        object_paths=hourglass.object_paths,
+        layout=MapLayout(_hourglass, lambda activations, _: tuple(activations.values())),
         normalize=tf.identity,
-        multiple=128,
-        num_maps=hourglass.NUM_HOURGLASSES,
-        classifier="",
+        min_size=1,
+        ignores=OWN_FIELDS,
+        object_paths=hourglass.object_paths,
     )
 )

@@ -9,8 +9,9 @@ from estimator_det.compat import tf
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.errors import Problem, error
-from estimator_det.extractors.base import OVERRIDE
-from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.maps import MapLayout, MapOptions
+from estimator_det.extractors.recipe import OVERRIDE, Recipe
+from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.nets import efficientnet
 from estimator_det.nets.necks import bifpn
 from estimator_det.nets.object_paths import KERAS, Paths
@@ -29,7 +30,7 @@ def _normalize(images: tf.Tensor) -> tf.Tensor:
 
 def _backbone(
     inputs: tf.Tensor,
-    options: recipe.ExtractorOptions,
+    options: MapOptions,
     *,
     scale: efficientnet.Scale,
     drop_connect_rate: float = efficientnet.DROP_RATE,
@@ -39,9 +40,7 @@ def _backbone(
     )
 
 
-def _pyramid(
-    end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
-) -> Tuple[tf.Tensor, ...]:
+def _pyramid(end_points: Dict[str, tf.Tensor], options: MapOptions) -> Tuple[tf.Tensor, ...]:
     assert options.bifpn is not None
     names = efficientnet.END_POINTS[options.bifpn.min_level - FINEST_LEVEL :]
     return bifpn.bidirectional_maps([end_points[name] for name in names], options.bifpn)
@@ -77,13 +76,13 @@ def _object_paths(scopes: Sequence[str]) -> Paths:
 TYPES = {f"ssd_efficientnet-{name}_bifpn{KERAS}": name for name in efficientnet.SCALES}
 
 for _type, _name in TYPES.items():
-    recipe.register_recipe(
-        _type,
-        recipe.Recipe(
+    EXTRACTORS.register(_type)(
+        Recipe(
             scope=f"efficientnet-{_name}{KERAS}",
-            base_scope=efficientnet.arg_scope,
-            backbone=functools.partial(_backbone, scale=efficientnet.SCALES[_name]),
-            pyramid=_pyramid,
+            arg_scope=efficientnet.arg_scope,
+            layout=MapLayout(
+                functools.partial(_backbone, scale=efficientnet.SCALES[_name]), _pyramid
+            ),
             normalize=_normalize,
             takes=("bifpn",),
             refuses=("depth_multiplier", "use_explicit_padding", "use_depthwise", OVERRIDE),

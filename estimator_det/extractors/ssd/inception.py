@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Dict, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.maps import MapLayout, MapOptions, extended_pyramid
+from estimator_det.extractors.recipe import Recipe
+from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.nets import inception
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.nets.layers import repeat_scope_in_range_names
@@ -15,17 +17,16 @@ from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 def _register(
     name: str, scope: str, blocks: Sequence[inception.InceptionBlock], *maps: FeatureMap
 ) -> None:
-    def backbone(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+    def backbone(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
         with repeat_scope_in_range_names():
             return inception.inception(inputs, options.depth, blocks)
 
-    recipe.register_recipe(
-        name,
-        recipe.Recipe(
+    EXTRACTORS.register(name)(
+        Recipe(
             scope=scope,
-            base_scope=no_scope,
-            backbone=backbone,
-            pyramid=recipe.extended_pyramid(*maps),
+            arg_scope=no_scope,
+            layout=MapLayout(backbone, extended_pyramid(*maps)),
+            takes=("num_layers",),
             needs_override=True,
         ),
     )

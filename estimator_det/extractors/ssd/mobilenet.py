@@ -6,8 +6,16 @@ import contextlib
 from typing import Dict, Iterator, Optional
 
 from estimator_det.compat import slim, tf
-from estimator_det.extractors.base import OVERRIDE
-from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.maps import (
+    Backbone,
+    MapLayout,
+    MapOptions,
+    extended_pyramid,
+    fpn_pyramid,
+    pooling_pyramid,
+)
+from estimator_det.extractors.recipe import OVERRIDE, Recipe
+from estimator_det.extractors.ssd.registry import EXTRACTORS, register_keras
 from estimator_det.nets import inverted_residual, mobilenet
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
@@ -15,13 +23,13 @@ from estimator_det.nets.necks.pyramids import EXTRA_LAYERS, FeatureMap
 EMBEDDED_SIZE = 256  # height and width in pixels
 
 
-def _v1(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _v1(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
     return mobilenet.mobilenet_v1(
         inputs, options.depth, explicit_padding=options.use_explicit_padding
     )
 
 
-def _v1_for_fpn(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _v1_for_fpn(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
     """Builds MobileNet v1, with narrower last layers if `use_depthwise` makes the pyramid light."""
     layers = mobilenet.V1_LAYERS
     if options.use_depthwise:
@@ -31,49 +39,41 @@ def _v1_for_fpn(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str
     )
 
 
-recipe.register_recipe(
-    "ssd_mobilenet_v1",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_mobilenet_v1")(
+    Recipe(
         scope="MobilenetV1",
-        base_scope=mobilenet.v1_arg_scope,
-        backbone=_v1,
-        pyramid=recipe.extended_pyramid(
-            FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
+        arg_scope=mobilenet.v1_arg_scope,
+        layout=MapLayout(
+            _v1,
+            extended_pyramid(
+                FeatureMap("Conv2d_11_pointwise"), FeatureMap("Conv2d_13_pointwise"), *EXTRA_LAYERS
+            ),
         ),
+        takes=("num_layers",),
     ),
 )
-recipe.register_keras("ssd_mobilenet_v1", pyramids.object_paths)
+register_keras("ssd_mobilenet_v1", pyramids.object_paths)
 
-recipe.register_recipe(
-    "ssd_mobilenet_v1_fpn",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_mobilenet_v1_fpn")(
+    Recipe(
         scope="MobilenetV1",
-        base_scope=mobilenet.v1_arg_scope,
-        backbone=_v1_for_fpn,
-        pyramid=recipe.fpn_pyramid(
-            (
-                "Conv2d_3_pointwise",
-                "Conv2d_5_pointwise",
-                "Conv2d_11_pointwise",
-                "Conv2d_13_pointwise",
+        arg_scope=mobilenet.v1_arg_scope,
+        layout=MapLayout(
+            _v1_for_fpn,
+            fpn_pyramid(
+                [f"Conv2d_{n}_pointwise" for n in (3, 5, 11, 13)], "bottom_up_Conv2d_{}", 14
             ),
-            "bottom_up_Conv2d_{}",
-            14,
         ),
         takes=("fpn",),
     ),
 )
-recipe.register_keras("ssd_mobilenet_v1_fpn", fpn.object_paths)
+register_keras("ssd_mobilenet_v1_fpn", fpn.object_paths)
 
-recipe.register_recipe(
-    "ssd_mobilenet_v1_ppn",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_mobilenet_v1_ppn")(
+    Recipe(
         scope="MobilenetV1",
-        base_scope=mobilenet.v1_arg_scope,
-        backbone=_v1,
-        pyramid=recipe.pooling_pyramid("Conv2d_11_pointwise"),
-        map_count=fpn.NUM_POOLED_MAPS,
-        takes=(),
+        arg_scope=mobilenet.v1_arg_scope,
+        layout=MapLayout(_v1, pooling_pyramid("Conv2d_11_pointwise"), fpn.NUM_POOLED_MAPS),
         ignores=("use_depthwise",),
         has_extra_layers=False,
     ),
@@ -90,22 +90,22 @@ def _embedded_scope() -> Iterator[None]:
         yield
 
 
-recipe.register_recipe(
-    "embedded_ssd_mobilenet_v1",
-    recipe.Recipe(
+EXTRACTORS.register("embedded_ssd_mobilenet_v1")(
+    Recipe(
         scope="MobilenetV1",
-        base_scope=_embedded_scope,
-        backbone=_v1,
-        pyramid=recipe.extended_pyramid(
-            FeatureMap("Conv2d_11_pointwise"),
-            FeatureMap("Conv2d_13_pointwise"),
-            FeatureMap(depth=512),
-            FeatureMap(depth=256),
-            FeatureMap(depth=256, kernel_size=2),  # the size of the 2x2 map before it
+        arg_scope=_embedded_scope,
+        layout=MapLayout(
+            _v1,
+            extended_pyramid(
+                FeatureMap("Conv2d_11_pointwise"),
+                FeatureMap("Conv2d_13_pointwise"),
+                FeatureMap(depth=512),
+                FeatureMap(depth=256),
+                FeatureMap(depth=256, kernel_size=2),  # the size of the 2x2 map before it
+            ),
         ),
         min_size=EMBEDDED_SIZE,
         is_size_exact=True,
-        takes=(),
         refuses=("pad_to_multiple",),
         ignores=(OVERRIDE,),
     ),
@@ -117,8 +117,8 @@ def _inverted_residuals(
     light_layers: Optional[inverted_residual.Layers] = None,  # layers with `use_depthwise`
     *,
     pad_whole_blocks: bool = False,
-) -> recipe.Backbone:
-    def build(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+) -> Backbone:
+    def build(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
         return inverted_residual.inverted_residual_net(
             inputs,
             light_layers if light_layers and options.use_depthwise else layers,
@@ -135,35 +135,36 @@ V2_LAYERS = inverted_residual.V2_LAYERS
 # The last layer is narrower if `use_depthwise` makes the feature pyramid light.
 LIGHT_FPN_LAYERS = (*V2_LAYERS[:-1], inverted_residual.PlainConv(256))
 
-recipe.register_recipe(
-    "ssd_mobilenet_v2",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_mobilenet_v2")(
+    Recipe(
         scope="MobilenetV2",
-        base_scope=inverted_residual.arg_scope,
-        backbone=_inverted_residuals(V2_LAYERS),
-        pyramid=recipe.extended_pyramid(
-            FeatureMap("layer_15/expansion_output"), FeatureMap("layer_19"), *EXTRA_LAYERS
+        arg_scope=inverted_residual.arg_scope,
+        layout=MapLayout(
+            _inverted_residuals(V2_LAYERS),
+            extended_pyramid(
+                FeatureMap("layer_15/expansion_output"), FeatureMap("layer_19"), *EXTRA_LAYERS
+            ),
         ),
+        takes=("num_layers",),
     ),
 )
 # Keras uses the settings of MobileNet v1, with which depthwise kernels have a penalty, too.
-recipe.register_keras("ssd_mobilenet_v2", pyramids.object_paths, base_scope=mobilenet.v1_arg_scope)
-recipe.register_recipe(
-    "ssd_mobilenet_v2_fpn",
-    recipe.Recipe(
+register_keras("ssd_mobilenet_v2", pyramids.object_paths, arg_scope=mobilenet.v1_arg_scope)
+EXTRACTORS.register("ssd_mobilenet_v2_fpn")(
+    Recipe(
         scope="MobilenetV2",
-        base_scope=inverted_residual.arg_scope,
-        backbone=_inverted_residuals(V2_LAYERS, LIGHT_FPN_LAYERS),
-        pyramid=recipe.fpn_pyramid(
-            ("layer_4", "layer_7", "layer_14", "layer_19"), "bottom_up_Conv2d_{}", 20
+        arg_scope=inverted_residual.arg_scope,
+        layout=MapLayout(
+            _inverted_residuals(V2_LAYERS, LIGHT_FPN_LAYERS),
+            fpn_pyramid(("layer_4", "layer_7", "layer_14", "layer_19"), "bottom_up_Conv2d_{}", 20),
         ),
         takes=("fpn",),
     ),
 )
-recipe.register_keras(
+register_keras(
     "ssd_mobilenet_v2_fpn",
     fpn.object_paths,
-    base_scope=mobilenet.v1_arg_scope,
+    arg_scope=mobilenet.v1_arg_scope,
     backbone=_inverted_residuals(V2_LAYERS),  # The last layer is wide for a light pyramid, too.
 )
 
@@ -187,14 +188,14 @@ for _type, _scope, _layers, _end_points in (
         ("layer_18/expansion_output", "layer_23"),
     ),
 ):
-    recipe.register_recipe(
-        _type,
-        recipe.Recipe(
+    EXTRACTORS.register(_type)(
+        Recipe(
             scope=_scope,
-            base_scope=inverted_residual.arg_scope,
-            backbone=_inverted_residuals(_layers, pad_whole_blocks=True),
-            pyramid=recipe.extended_pyramid(*map(FeatureMap, _end_points), *EXTRA_LAYERS),
-            takes=(),
+            arg_scope=inverted_residual.arg_scope,
+            layout=MapLayout(
+                _inverted_residuals(_layers, pad_whole_blocks=True),
+                extended_pyramid(*map(FeatureMap, _end_points), *EXTRA_LAYERS),
+            ),
             # Maps of fused convolutions do not fit with this padding; the reference fails, too.
             refuses=("use_explicit_padding",) if _type == "ssd_mobilenet_edgetpu" else (),
         ),

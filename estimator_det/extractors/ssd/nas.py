@@ -8,8 +8,9 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest
 from estimator_det.errors import Problem, error
-from estimator_det.extractors.base import OVERRIDE
-from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.maps import FpnLevels, MapLayout, MapOptions, extended_pyramid
+from estimator_det.extractors.recipe import OVERRIDE, Recipe
+from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.nets import inverted_residual, mobiledet, nasnet, spaghettinet
 from estimator_det.nets.hyperparams import no_scope
 from estimator_det.nets.necks import mnasfpn
@@ -18,16 +19,15 @@ from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.protos import ssd_pb2
 
 
-def mobiledet_recipe(scope: str, network: mobiledet.MobileDet) -> recipe.Recipe:
+def mobiledet_recipe(scope: str, network: mobiledet.MobileDet) -> Recipe[MapLayout]:
     """Builds the recipe of a MobileDet; the backbone ignores `conv_hyperparams`, as published."""
-    return recipe.Recipe(
+    return Recipe(
         scope=scope,
-        base_scope=no_scope,
-        backbone=lambda inputs, options: mobiledet.mobiledet(
-            inputs, network, options.depth_multiplier
+        arg_scope=no_scope,
+        layout=MapLayout(
+            lambda inputs, options: mobiledet.mobiledet(inputs, network, options.depth_multiplier),
+            extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
         ),
-        pyramid=recipe.extended_pyramid(FeatureMap("C4"), FeatureMap("C5"), *EXTRA_LAYERS),
-        takes=(),
         refuses=("use_explicit_padding",),
         ignores=(OVERRIDE,),
     )
@@ -39,29 +39,31 @@ for _type, _scope, _network in (
     ("ssd_mobiledet_edgetpu", "MobileDetEdgeTPU", mobiledet.EDGETPU),
     ("ssd_mobiledet_gpu", "MobileDetGPU", mobiledet.GPU),
 ):
-    recipe.register_recipe(_type, mobiledet_recipe(_scope, _network))
+    EXTRACTORS.register(_type)(mobiledet_recipe(_scope, _network))
 
 
 EXTRA_LAYERS_SCOPE = "SSD_feature_maps"
 
 
-def _pnasnet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _pnasnet(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
     """Builds the published network; `depth_multiplier` and `min_depth` affect extra layers only."""
     # Innermost, because batch norm learns even if an override freezes it.
     with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
         return nasnet.searched_network(inputs, is_training=options.is_training)
 
 
-recipe.register_recipe(
-    "ssd_pnasnet",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_pnasnet")(
+    Recipe(
         scope="",
-        base_scope=nasnet.arg_scope,
-        backbone=_pnasnet,
-        pyramid=recipe.extended_pyramid(
-            FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS, scope=EXTRA_LAYERS_SCOPE
+        arg_scope=nasnet.arg_scope,
+        layout=MapLayout(
+            _pnasnet,
+            extended_pyramid(
+                FeatureMap("Cell_7"), FeatureMap("Cell_11"), *EXTRA_LAYERS, scope=EXTRA_LAYERS_SCOPE
+            ),
         ),
         min_size=1,
+        takes=("num_layers",),
         # The published classifier is evaluated with moving averages of its variables.
         classifier_suffix="/ExponentialMovingAverage",
         quantizes=False,
@@ -69,7 +71,7 @@ recipe.register_recipe(
 )
 
 
-def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _mobilenet_v2(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
     with (
         tf1.variable_scope("MobilenetV2"),
         inverted_residual.arg_scope(),
@@ -83,9 +85,7 @@ def _mobilenet_v2(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[s
         )
 
 
-def _mnasfpn(
-    end_points: Dict[str, tf.Tensor], options: recipe.ExtractorOptions
-) -> Tuple[tf.Tensor, ...]:
+def _mnasfpn(end_points: Dict[str, tf.Tensor], options: MapOptions) -> Tuple[tf.Tensor, ...]:
     settings = mnasfpn.Options(
         depth=options.fpn.depth,
         scale_depth=inverted_residual.depth_function(options.depth_multiplier, options.min_depth),
@@ -97,17 +97,18 @@ def _mnasfpn(
         )
 
 
-recipe.register_recipe(
-    "ssd_mobilenet_v2_mnasfpn",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_mobilenet_v2_mnasfpn")(
+    Recipe(
         scope="",
-        base_scope=no_scope,
-        backbone=_mobilenet_v2,
-        pyramid=_mnasfpn,
+        arg_scope=no_scope,
+        layout=MapLayout(
+            _mobilenet_v2,
+            _mnasfpn,
+            fixed_levels=FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48),
+        ),
         takes=("fpn",),
         ignores=("use_depthwise", "conv_hyperparams", OVERRIDE),
         quantizes=False,
-        fixed_levels=recipe.FpnLevels(mnasfpn.LEVELS[0], mnasfpn.LEVELS[-1], depth=48),
     ),
 )
 
@@ -120,7 +121,7 @@ def _check_architecture(config: ssd_pb2.SsdFeatureExtractor, at: str) -> Iterato
         yield error(f"{at}.spaghettinet_arch_name", message, f"use one of {known}")
 
 
-def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[str, tf.Tensor]:
+def _spaghettinet(inputs: tf.Tensor, options: MapOptions) -> Dict[str, tf.Tensor]:
     name = options.architecture or spaghettinet.DEFAULT_NETWORK
     with tf1.variable_scope(name):
         return spaghettinet.spaghettinet(
@@ -131,15 +132,16 @@ def _spaghettinet(inputs: tf.Tensor, options: recipe.ExtractorOptions) -> Dict[s
         )
 
 
-recipe.register_recipe(
-    "ssd_spaghettinet",
-    recipe.Recipe(
+EXTRACTORS.register("ssd_spaghettinet")(
+    Recipe(
         scope="",
-        base_scope=no_scope,
-        backbone=_spaghettinet,
-        pyramid=lambda nodes, _: tuple(nodes[name] for name in spaghettinet.OUTPUTS),
+        arg_scope=no_scope,
+        layout=MapLayout(
+            _spaghettinet,
+            lambda nodes, _: tuple(nodes[name] for name in spaghettinet.OUTPUTS),
+            len(spaghettinet.OUTPUTS),
+        ),
         takes=("spaghettinet_arch_name",),
-        map_count=len(spaghettinet.OUTPUTS),
         ignores=(
             "depth_multiplier",
             "min_depth",

@@ -10,18 +10,20 @@ import functools
 from typing import Tuple
 
 from estimator_det.compat import slim, tf
-from estimator_det.extractors.two_stage import recipe
+from estimator_det.extractors.recipe import Recipe
+from estimator_det.extractors.stages import StageLayout, StageOptions
+from estimator_det.extractors.two_stage.registry import EXTRACTORS, LAYER_FIELDS
 from estimator_det.nets import nasnet
 from estimator_det.nets.normalization import BATCH_NORMS
 
 MIN_SIZE = 3  # the first convolution is 3x3 and pads nothing
 
 
-def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> Tuple[recipe.Stage, recipe.Stage]:
-    """Builds the first and second stage of a network that is cut after the second of two cells."""
+def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> StageLayout:
+    """Builds the stages of a network that is cut after the second of two cells."""
     last = cells[1]
 
-    def first(images: tf.Tensor, options: recipe.TwoStageOptions) -> tf.Tensor:
+    def first(images: tf.Tensor, options: StageOptions) -> tf.Tensor:
         # Innermost: like in the reference, batch norm learns in training regardless of
         # `batch_norm_trainable`, which affects the second stage only.
         with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
@@ -30,28 +32,25 @@ def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> Tuple[recipe.Stage
             )
         return tf.concat([end_points[name] for name in cells], axis=-1)
 
-    def second(crops: tf.Tensor, options: recipe.TwoStageOptions) -> tf.Tensor:
+    def second(crops: tf.Tensor, options: StageOptions) -> tf.Tensor:
         previous, inputs = tf.split(crops, 2, axis=-1)
         return nasnet.rest_of_network(
             previous, inputs, network, after=last, is_training=options.is_training
         )
 
-    return first, second
+    return StageLayout(first, second, strides=(16,))
 
 
 def _register(
     name: str, network: nasnet.NasNet, weight_decay: float, cells: Tuple[str, str]
 ) -> None:
-    first_stage, second_stage = stages(network, cells)
-    recipe.register_recipe(
-        name,
-        recipe.TwoStageRecipe(
+    EXTRACTORS.register(name)(
+        Recipe(
             scope="",
             arg_scope=functools.partial(nasnet.arg_scope, weight_decay),
-            first_stage=first_stage,
-            second_stage=second_stage,
+            layout=stages(network, cells),
             min_size=MIN_SIZE,
-            strides=(16,),
+            ignores=LAYER_FIELDS,
             # The published classifiers are evaluated with moving averages of their variables.
             classifier_suffix="/ExponentialMovingAverage",
         ),

@@ -17,7 +17,7 @@ import pytest
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from benchmarks.conformance import goldens
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.two_stage.recipe import make_extractor
+from estimator_det.extractors.two_stage.registry import make_extractor
 from estimator_det.protos import faster_rcnn_pb2
 from tests.conftest import TESTS
 from tests.nets.variables import crc32, variable_lines
@@ -51,7 +51,7 @@ def built(kind: str, stride: int, crop: int) -> Built:
         tf1.train.create_global_step()
         extractor = make_extractor(config, is_training=True)
         images = tf1.placeholder(tf.float32, [2, SIDE, SIDE, 3])
-        (features,) = extractor.proposal_features(extractor.normalize(images))
+        (features,) = extractor.proposal_features(extractor.recipe.normalize(images))
         crops = tf1.placeholder(tf.float32, [None, crop, crop, features.shape[-1]])
         return Built(images, features, crops, extractor.box_features(crops))
 

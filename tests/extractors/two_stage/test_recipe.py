@@ -11,9 +11,15 @@ from google.protobuf import text_format
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
-from estimator_det.extractors.two_stage import recipe
+from estimator_det.extractors.recipe import Recipe
+from estimator_det.extractors.stages import (
+    FIRST_STAGE_SCOPE,
+    SECOND_STAGE_SCOPE,
+    StageExtractor,
+    StageOptions,
+)
 from estimator_det.extractors.two_stage.nasnet import stages as nasnet_stages
-from estimator_det.extractors.two_stage.recipe import EXTRACTORS, make_extractor
+from estimator_det.extractors.two_stage.registry import EXTRACTORS, make_extractor
 from estimator_det.nets import inception_resnet, nasnet, resnet
 from estimator_det.protos import faster_rcnn_pb2
 from tests.faults import faults
@@ -21,7 +27,7 @@ from tests.faults import faults
 RESNET, INCEPTION = "faster_rcnn_resnet50", "faster_rcnn_inception_v2"
 MOBILENET = "faster_rcnn_mobilenet_v1"
 INCEPTION_RESNET, NAS = "faster_rcnn_inception_resnet_v2", "faster_rcnn_nas"
-FIRST, SECOND = recipe.FIRST_STAGE_SCOPE, recipe.SECOND_STAGE_SCOPE
+FIRST, SECOND = FIRST_STAGE_SCOPE, SECOND_STAGE_SCOPE
 TINY_CELL = nasnet.Cell(
     ((nasnet.CellStep("max_pool", 3, 1), nasnet.CellStep("identity", 1, 0)),), (2,)
 )
@@ -121,10 +127,9 @@ def test_batch_norm_learns_if_asked_and_training(trains, is_training, learns):
 
 @pytest.mark.parametrize("trains", [pytest.param(True, marks=pytest.mark.exhaustive), False])
 def test_searched_networks_always_learn_in_the_first_stage(trains):
-    first, second = nasnet_stages(TINY_NASNET, ("Cell_2", "Cell_3"))
-    options = recipe.TwoStageOptions(is_training=True, train_batch_norm=trains)
-    entry = recipe.TwoStageRecipe("", nasnet.arg_scope, first, second)
-    extractor = recipe.TwoStageExtractor(entry, options)
+    recipe = Recipe("", nasnet.arg_scope, nasnet_stages(TINY_NASNET, ("Cell_2", "Cell_3")))
+    options = StageOptions(is_training=True, train_batch_norm=trains)
+    extractor = StageExtractor(recipe, options)
     with tf.Graph().as_default() as graph:
         tf1.train.create_global_step()
         (features,) = extractor.proposal_features(tf.zeros([2, 64, 96, 3]))

@@ -9,7 +9,7 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.errors import Problem
-from estimator_det.extractors.base import OVERRIDE
+from estimator_det.extractors.recipe import OVERRIDE
 from estimator_det.programs import demo
 from model_fn.checks import config_check
 from model_fn.evaluation.metrics import METRICS

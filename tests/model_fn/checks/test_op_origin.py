@@ -6,7 +6,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import CHOOSERS, Registry
-from estimator_det.extractors.ssd import recipe
+from estimator_det.extractors.ssd import registry
 from estimator_det.losses.classification import CLASSIFICATION_LOSSES, make_classification_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES, make_localization_loss
 from model_fn.checks import op_origin
@@ -47,11 +47,11 @@ def test_an_operation_of_a_plug_in_belongs_to_its_component(monkeypatch, field, 
 def test_an_operation_of_a_network_belongs_to_the_type_of_the_feature_extractor():
     config = small_config(f"{LOSS}.hard_example_miner={{}}")
     with tf.Graph().as_default():
-        extractor = recipe.make_extractor(config.model.ssd.feature_extractor, is_training=False)
+        extractor = registry.make_extractor(config.model.ssd.feature_extractor, is_training=False)
         operation = extractor.extract(tf.zeros([1, 64, 64, 3]))[0].op
         origin = op_origin.origin_of(operation, config)
     assert origin.location.startswith("estimator_det/nets/")
-    assert origin[1:] == ("model.ssd.feature_extractor.type", recipe.EXTRACTORS.tpu)
+    assert origin[1:] == ("model.ssd.feature_extractor.type", registry.EXTRACTORS.tpu)
 
 
 @pytest.mark.parametrize(
