@@ -143,11 +143,12 @@ def test_train_resume_evaluate_export(project, run, tmp_path):
 
 EXTRACTORS = """
 from estimator_det.compat import tf, tf1
+from estimator_det.config import plugins
 from estimator_det.extractors.ssd.registry import make_extractor
 from estimator_det.extractors.two_stage import registry as two_stage
 from estimator_det.protos import faster_rcnn_pb2, ssd_pb2
-import short_net
 
+plugins.load(["short_net"])
 config = ssd_pb2.SsdFeatureExtractor(type="ssd_mobilenet_v1_plain_fpn")
 config.fpn.min_level, config.fpn.max_level, config.fpn.additional_layer_depth = 4, 6, 96
 with tf.Graph().as_default():
@@ -169,8 +170,9 @@ with tf.Graph().as_default():
 
 
 def test_extractors_with_a_pyramid_and_of_two_stages(project, forker):
-    run = forker.program(f"import sys; sys.path.append({str(project)!r})\n{EXTRACTORS}")
+    run = forker.program(f"import os; os.chdir({str(project)!r})\n{EXTRACTORS}")
     assert run.wait() == 0, run.output()
+    assert "registers no component" not in run.output()
 
 
 @pytest.mark.parametrize(
