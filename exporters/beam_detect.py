@@ -16,8 +16,9 @@ import numpy as np
 from apache_beam.ml.inference import base
 
 from estimator_det.errors import RunError
-from estimator_det.files import atomic, json_lines
+from estimator_det.files import atomic
 from exporters import detect_shards
+from exporters.detect_files import json_line
 from exporters.detect_shards import DetectionJob, Shard, ShardResult
 from exporters.detector import Detector
 from inputs.conversion import beam_pipeline
@@ -81,7 +82,7 @@ def run(job: DetectionJob, paths: Sequence[str], pipeline: beam_pipeline.Pipelin
     failed = [line for each in results for line in each.failed]
     atomic.write(
         os.path.join(job.output_dir, detect_shards.BAD_IMAGES_FILE),
-        "".join(f"{json_lines.dumps(line)}\n" for line in failed),
+        "".join(map(json_line, failed)),
     )
     return Detection(
         sum(each.num_images for each in results),

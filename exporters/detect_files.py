@@ -81,7 +81,7 @@ def detect_files(
             line, image, detections = detect_image(
                 detector, path, functools.partial(read_image, path), passes
             )
-            lines.write(json_lines.dumps(line) + "\n")
+            lines.write(json_line(line))
             if image is None or detections is None:
                 yield FileResult(path, None, None, line["error"])
                 continue
@@ -137,6 +137,11 @@ def _image_line(path: str, image: ImageFile, detections: Detections) -> Dict[str
         **({"exif_orientation": image.orientation} if image.orientation != UPRIGHT else {}),
         "detections": json_entries(detections),
     }
+
+
+def json_line(line: Dict[str, Any]) -> str:
+    """A line of an image or frame, whole: the run lengths of a mask are a long string."""
+    return json_lines.dumps(line, shortens=False) + "\n"
 
 
 def json_entries(detections: Detections) -> List[Dict[str, Any]]:

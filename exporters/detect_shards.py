@@ -31,9 +31,9 @@ from google.protobuf.message import DecodeError
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.errors import UsageError
-from estimator_det.files import atomic, json_lines, ownership
+from estimator_det.files import atomic, ownership
 from exporters import label_drafts
-from exporters.detect_files import DETECTIONS_FILE, Filter, detect_image
+from exporters.detect_files import DETECTIONS_FILE, Filter, detect_image, json_line
 from exporters.detector import Detector
 from exporters.image_files import ImageFile, decode_image, is_image
 from inputs.datasets import writer
@@ -110,7 +110,7 @@ def detect_shard(job: DetectionJob, shard: Shard, detector: Detector) -> ShardRe
         for picture in _pictures(job, shard):
             line, image, detections = detect_image(detector, picture.name, picture.read, job.passes)
             line.update(picture.place)
-            lines.append(json_lines.dumps(line) + "\n")
+            lines.append(json_line(line))
             if image is None or detections is None:
                 failed.append(line)
                 continue

@@ -252,11 +252,14 @@ class Detector:
         rows: List[Dict[str, np.ndarray]] = []
         for start in range(0, len(images), count):
             batch = images[start : start + count]
-            # Models of one batch size get empty images past the last one.
-            padding = [(0, count - len(batch)), (0, 0), (0, 0), (0, 0)]
-            outputs = self.model.run(np.pad(batch, padding))
+            missing = count - len(batch)
+            if missing:  # models of one batch size get empty images past the last one
+                batch = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])
+            outputs = self.model.run(batch)
             outputs = {key: each for key, each in outputs.items() if np.shape(each)[:1] == (count,)}
-            rows += [{key: each[i] for key, each in outputs.items()} for i in range(len(batch))]
+            rows += [
+                {key: each[i] for key, each in outputs.items()} for i in range(count - missing)
+            ]
         return rows
 
     def detections_of(

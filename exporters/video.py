@@ -14,8 +14,8 @@ import numpy as np
 
 from estimator_det import files
 from estimator_det.errors import RunError
-from estimator_det.files import atomic, json_lines
-from exporters.detect_files import Filter, json_entries
+from estimator_det.files import atomic
+from exporters.detect_files import Filter, json_entries, json_line
 from exporters.detector import Detector
 
 VIDEO_SUFFIXES = (".avi", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".webm")
@@ -98,7 +98,7 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
                 "width": pixels.shape[1],
                 "detections": json_entries(detections),
             }
-            lines.write(json_lines.dumps(line) + "\n")
+            lines.write(json_line(line))
             count += 1
         if stream is None:
             raise OSError(f"{source.name}: the video has no frame")

@@ -23,9 +23,14 @@ _LAST_BYTES = 4096  # `read_last` reads this many
 _LOG = logging.getLogger(__name__)
 
 
-def dumps(value: Any, **options: Any) -> str:
-    """JSON of `value`; strings of more than `LONGEST_STRING` characters lose their middle."""
-    text = json.dumps(_with_short_strings(value), ensure_ascii=False, **options)
+def dumps(value: Any, *, shortens: bool = True, **options: Any) -> str:
+    """JSON of `value`.
+
+    Args:
+        shortens: Strings of more than `LONGEST_STRING` characters lose their middle.
+    """
+    value = _with_short_strings(value) if shortens else value
+    text = json.dumps(value, ensure_ascii=False, **options)
     if text.isprintable():
         return text
     # Outside of strings, JSON has no character of this kind but the newlines of an indented text.

@@ -13,9 +13,11 @@ import dataclasses
 import hashlib
 import hmac
 import html
+import json
 import logging
 import pathlib
 import re
+import threading
 import time
 from typing import Any, AsyncIterator, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
@@ -30,7 +32,6 @@ from starlette.routing import Route
 from estimator_det.compat import failures, tf
 from estimator_det.console.printing import plain
 from estimator_det.errors import RunError
-from estimator_det.files import json_lines
 from exporters.detect_files import DEFAULT_MIN_SCORE, Filter, json_entries
 from exporters.detector import Detector
 from exporters.image_files import decode_image
@@ -94,7 +95,9 @@ class Server:
     ) -> None:
         self._name, self._models, self._metrics = name, models, metrics
         self._limits, self._token = limits, token
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads, "decode")
+        # A thread waits for the model's answer to each image; few decode at once.
+        self._pool = concurrent.futures.ThreadPoolExecutor(limits.queue, "request")
+        self._decoding = threading.Semaphore(threads)
         self._under_way = 0
         self._page, self._policy = _page(name)
 
@@ -201,7 +204,7 @@ class Server:
         with self._admitted():
             body = await self._body(request)
             parsed = await self._in_pool(protocol.parse_predict, body)
-            runs = await asyncio.gather(*map(self._run, parsed.images))
+            runs = await asyncio.gather(*(self._in_pool(self._run, each) for each in parsed.images))
             rows = [run.outputs for run in runs]
             text = await self._in_pool(protocol.predictions, rows, parsed)
         return Response(text, media_type="application/json")
@@ -209,20 +212,21 @@ class Server:
     async def _detect(self, request: Request) -> Response:
         with self._admitted():
             # Before the body, so that a typing mistake is found at once.
-            passes = await self._in_pool(self._filter_of, request)
+            passes = await self._filter_of(request)
             started = time.perf_counter()
             encoded = await self._image_file(request)
-            received = time.perf_counter()
-            run = await self._run(encoded)
-            times = {
-                "milliseconds": round(1000 * (time.perf_counter() - received), 1),
-                "upload_milliseconds": round(1000 * (received - started), 1),
-            }
-            text = await self._in_pool(self._answer, run, passes, times)
+            seconds = time.perf_counter() - started
+            text = await self._in_pool(self._answer, encoded, passes, seconds)
         return Response(text, media_type="application/json")
 
-    def _answer(self, run: _Run, passes: Filter, times: Dict[str, float]) -> str:
-        """The detections as JSON. Masks take time, so it runs beside the event loop."""
+    def _answer(self, encoded: bytes, passes: Filter, upload_seconds: float) -> str:
+        """The detections as JSON."""
+        started = time.perf_counter()
+        run = self._run(encoded)
+        times = {
+            "milliseconds": round(1000 * (time.perf_counter() - started), 1),
+            "upload_milliseconds": round(1000 * upload_seconds, 1),
+        }
         detections = run.version.detector.detections_of(run.outputs, run.image_size)
         answer = {
             "model": self._name,
@@ -232,9 +236,9 @@ class Server:
             **times,
             "detections": json_entries(passes.apply(detections)),
         }
-        return json_lines.dumps(answer)
+        return json.dumps(answer)
 
-    def _filter_of(self, request: Request) -> Filter:
+    async def _filter_of(self, request: Request) -> Filter:
         """`?threshold=0.5|auto&classes=cat,dog`."""
         parameters = request.query_params
         if unknown := sorted(set(parameters) - {"threshold", "classes"}):
@@ -243,7 +247,7 @@ class Server:
         threshold: Any = parameters.get("threshold", str(DEFAULT_MIN_SCORE))
         if threshold == AUTO:
             try:
-                threshold = detector.best_thresholds()
+                threshold = await self._in_pool(detector.best_thresholds)  # reads a file
             except (RunError, OSError):  # their texts contain paths
                 raise bad_request(
                     "threshold=auto needs the thresholds of an evaluation, and the model has none; "
@@ -307,10 +311,12 @@ class Server:
             self._under_way -= 1
             self._metrics.queue.set(self._under_way)
 
-    async def _run(self, image: protocol.Image) -> _Run:
-        size, version, future = await self._in_pool(self._submit, image)
+    def _run(self, image: protocol.Image) -> _Run:
+        """Decodes an image and waits for the model's outputs."""
+        with self._decoding:
+            size, version, future = self._submit(image)
         try:
-            return _Run(size, version, await asyncio.wrap_future(future))
+            return _Run(size, version, future.result())
         except BackendError as error:
             _LOG.error("%s", error)
             raise Refused(502, "backend", "the server of the model does not answer") from None

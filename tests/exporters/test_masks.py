@@ -51,3 +51,20 @@ def test_masks_of_an_export_in_lines_and_drawings(model, pictures, tmp_path):
     rows, columns = best.inside.shape
     inside = changed[best.top : best.top + rows, best.left : best.left + columns][best.inside]
     assert inside.mean() > 0.9
+
+
+def test_run_lengths_of_a_large_mask_are_whole(model, tmp_path, monkeypatch):
+    outputs = {
+        "num_detections": np.array([1.0], np.float32),
+        "detection_boxes": np.array([[[0, 0, 1, 1]]], np.float32),
+        "detection_scores": np.ones([1, 1], np.float32),
+        "detection_classes": np.ones([1, 1], np.float32),
+        "detection_masks": (np.indices([28, 28]).sum(0) % 2)[np.newaxis, np.newaxis].astype("f4"),
+    }
+    monkeypatch.setattr(model.model, "run", lambda images: outputs)
+    Image.new("RGB", (2000, 100)).save(tmp_path / "a.png")
+    (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path), Filter(), "none")
+    (detection,) = json.loads((tmp_path / "detections.jsonl").read_text())["detections"]
+    assert len(detection["segmentation"]["counts"]) > 5_000
+    mask = result.detections.whole_masks()[0]
+    np.testing.assert_array_equal(coco_mask.decode(detection["segmentation"]), mask)
