@@ -1,4 +1,4 @@
-"""Sends a training to MLflow: parameters, losses, metrics, pictures and the exported model.
+"""Sends a training to MLflow: parameters, losses, metrics, pictures and the exported models.
 
 A thread of its own sends, so that a tracker that is slow or down neither delays nor ends a run.
 """
@@ -6,15 +6,19 @@ A thread of its own sends, so that a tracker that is slow or down neither delays
 from __future__ import annotations
 
 import functools
+import glob
 import importlib
 import importlib.util
 import logging
 import math
 import os
+import pathlib
 import queue
+import tempfile
 import threading
-from typing import Any, Callable, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, Mapping, Optional
 
+from estimator_det.compat import tf1
 from estimator_det.config import text
 from estimator_det.console.printing import plain
 from estimator_det.errors import UsageError
@@ -24,8 +28,7 @@ from model_fn.runs.context import Hook, RunContext, StepResult
 
 MLFLOW = "mlflow"
 TAG = "estimator_det.model_dir"  # by which a resumed run finds its entry
-_ARTIFACTS = ("pipeline.config", "report.html", "eval_0", "export/best", "export/Servo")
-_MOST_WAITING = 1_000  # values that a slow tracker may be behind
+_ARTIFACTS = ("pipeline.config", "export")
 _LAST_SECONDS = 60.0
 
 _LOG = logging.getLogger(__name__)
@@ -38,46 +41,45 @@ class MlflowHook(Hook):
         if importlib.util.find_spec(MLFLOW) is None:
             raise UsageError("--track mlflow needs mlflow; run pip install 'estimator-det[mlflow]'")
         self._mlflow: Any = importlib.import_module(MLFLOW)
-        self._waiting: queue.Queue[Optional[Callable[[], None]]] = queue.Queue(_MOST_WAITING)
+        self._waiting: queue.SimpleQueue[Optional[Callable[[], Any]]] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send, name=MLFLOW, daemon=True)
         self._context: Optional[RunContext] = None
         self._first_step = self._reported_step = 0
-        self._num_left_out = 0
 
     def begin(self, context: RunContext, step: int) -> None:
         self._context, self._first_step, self._reported_step = context, step, step
+        self._waiting.put(lambda: self._open(context))
         self._sender.start()
-        self._put(lambda: self._open(context))
 
     def after_step(self, result: StepResult) -> None:
         assert self._context is not None
         if result.step >= self._reported_step + self._context.options.progress_steps:
             self._reported_step = result.step
-            self._put(lambda: self._log(result.scalars, result.step))
+            self._waiting.put(lambda: self._log(result.scalars, result.step))
 
     def close(self) -> None:
-        """Sends evaluations and files of the whole run, and waits a while for the tracker."""
+        """Sends evaluations and files of the run, and waits a while for the tracker."""
         if self._context is None:  # it ended before the first step
             return
         folder = self._context.model_dir
-        keys = ("reader", "step", "metrics")
-        for line in json_lines.read(os.path.join(folder, history.EVALUATIONS_FILE), keys):
-            if line["step"] > self._first_step or self._first_step == 0:  # else it is sent
-                named = {f"{line['reader']}/{name}": v for name, v in line["metrics"].items()}
-                self._put(functools.partial(self._log, named, line["step"]))
+        self._waiting.put(lambda: self._log_evaluations(folder))
+        self._waiting.put(lambda: self._log_pictures(folder))
         for path in (os.path.join(folder, name) for name in _ARTIFACTS):
             if os.path.exists(path):
-                self._put(functools.partial(self._mlflow.log_artifact, path))
-        self._put(self._mlflow.end_run)
-        self._put(None)
+                self._waiting.put(functools.partial(self._mlflow.log_artifact, path))
+        self._waiting.put(self._mlflow.end_run)
+        self._waiting.put(None)
         self._sender.join(_LAST_SECONDS)
         if self._sender.is_alive():
-            _LOG.warning(
-                "MLflow has not taken all of this run within %d s; %d reports more were left out "
-                "while it was behind",
-                _LAST_SECONDS,
-                self._num_left_out,
-            )
+            _LOG.warning("MLflow has not taken all of this run within %d s", _LAST_SECONDS)
+
+    def _send(self) -> None:
+        while report := self._waiting.get():
+            try:
+                report()
+            except Exception as error:  # whatever a tracker does, the training goes on
+                _LOG.warning("MLflow gets no more of this run: %s", plain(str(error)))
+                return
 
     def _open(self, context: RunContext) -> None:
         """Continues the entry of the folder, or begins one with the configuration."""
@@ -89,32 +91,36 @@ class MlflowHook(Hook):
             self._mlflow.start_run(run_id=runs[0].info.run_id)
             return
         self._mlflow.start_run(run_name=os.path.basename(folder), tags={TAG: folder})
-        self._mlflow.log_params(dict(_parameters(context)))
+        fields = (each for each in text.entries(context.config) if not each.field.message_type)
+        self._mlflow.log_params({_allowed(each.path): plain(each.value) for each in fields})
 
     def _log(self, values: Mapping[str, Optional[float]], step: int) -> None:
         usable = {k: v for k, v in values.items() if v is not None and math.isfinite(v)}
         self._mlflow.log_metrics({_allowed(name): v for name, v in usable.items()}, step=step)
 
-    def _put(self, report: Optional[Callable[[], None]]) -> None:
-        try:
-            self._waiting.put_nowait(report)
-        except queue.Full:  # the sender has stopped, or the tracker is far behind
-            self._num_left_out += 1
+    def _log_evaluations(self, folder: str) -> None:
+        path = os.path.join(folder, history.EVALUATIONS_FILE)
+        for line in json_lines.read(path, ("reader", "step", "metrics")):
+            if self._is_new(line["step"]):
+                named = {f"{line['reader']}/{name}": v for name, v in line["metrics"].items()}
+                self._log(named, line["step"])
 
-    def _send(self) -> None:
-        while report := self._waiting.get():
-            try:
-                report()
-            except Exception as error:  # whatever a tracker does, the training goes on
-                _LOG.warning("MLflow gets no more of this run: %s", plain(str(error)))
-                return
+    def _log_pictures(self, folder: str) -> None:
+        for path in sorted(glob.glob(os.path.join(glob.escape(folder), "eval_*", "events.*"))):
+            place = f"pictures/{os.path.basename(os.path.dirname(path))}"
+            for event in filter(
+                lambda event: self._is_new(event.step), tf1.train.summary_iterator(path)
+            ):
+                for value in (value for value in event.summary.value if value.HasField("image")):
+                    name = f"{event.step:08d} {_allowed(value.tag).replace('/', ' ')}.png"
+                    with tempfile.TemporaryDirectory() as scratch:
+                        picture = pathlib.Path(scratch, name)
+                        picture.write_bytes(value.image.encoded_image_string)
+                        self._mlflow.log_artifact(str(picture), place)
 
-
-def _parameters(context: RunContext) -> Iterator[Tuple[str, str]]:
-    """The fields of the configuration that are set, as MLflow takes them."""
-    for entry in text.entries(context.config):
-        if entry.field.message_type is None:
-            yield _allowed(entry.path), plain(entry.value)
+    def _is_new(self, step: int) -> bool:
+        """False for evaluations that an earlier process of the run has sent."""
+        return step > self._first_step or self._first_step == 0
 
 
 def _allowed(name: str) -> str:

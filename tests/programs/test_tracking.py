@@ -3,13 +3,15 @@
 import importlib
 import importlib.util
 import json
-import re
 import threading
 
+import numpy as np
 import pytest
 
+from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
 from estimator_det.programs import tracking
+from model_fn.drawing import boxes
 from model_fn.runs.context import StepResult
 from tests.model_fn import fake
 
@@ -25,7 +27,8 @@ def start_run(run_id=None, run_name=None, tags=None):
     calls.append(("start", run_id is None))
 def log_params(values): calls.append(("params", values))
 def log_metrics(values, step): calls.append(("metrics", step, values))
-def log_artifact(path): calls.append(("artifact", path))
+def log_artifact(path, folder=None):
+    calls.append(("artifact", path, folder, open(path, "rb").read(5)))
 def end_run(): calls.append(("end",))
 """
 
@@ -36,7 +39,20 @@ def mlflow(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     monkeypatch.delitem(importlib.sys.modules, "mlflow", raising=False)
-    return importlib.import_module("mlflow")
+    yield importlib.import_module("mlflow")
+    del importlib.sys.modules["mlflow"]
+
+
+def _run(folder):
+    """The files of a run after an evaluation of step 4."""
+    folder.mkdir()
+    (folder / "pipeline.config").touch()
+    line = {"step": 4, "reader": "eval_0", "metrics": {"mAP@.50": 0.5, "AR": None}}
+    (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    picture = boxes.picture_summary({"image-0/boxes": boxes.fast_png(np.zeros([2, 2, 3], "u1"))})
+    with tf.Graph().as_default(), tf1.summary.FileWriter(str(folder / "eval_0")) as writer:
+        writer.add_summary(picture, 4)
+    return folder
 
 
 def _train(folder, steps):
@@ -50,11 +66,7 @@ def _train(folder, steps):
 
 
 def test_a_run_and_its_continuation_are_one_entry(mlflow, tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "pipeline.config").touch()
-    line = {"step": 4, "reader": "eval_0", "metrics": {"mAP@.50": 0.5, "AR": None}}
-    (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    folder = _run(tmp_path / "run")
     _train(folder, [0, 1, 2, 3, 4])
     (start, params, *metrics), end = mlflow.calls[:5], mlflow.calls[-1]
     assert start == ("start", True) and params[1]["train_config.batch_size"] == "4"
@@ -63,7 +75,10 @@ def test_a_run_and_its_continuation_are_one_entry(mlflow, tmp_path):
         ("metrics", 4, {"Loss/total_loss": 4.0}),
         ("metrics", 4, {"eval_0/mAP_.50": 0.5}),
     ]
-    assert ("artifact", str(folder / "pipeline.config")) in mlflow.calls and end == ("end",)
+    picture, config = (call[1:] for call in mlflow.calls if call[0] == "artifact")
+    assert config[0] == str(folder / "pipeline.config") and end == ("end",)
+    assert picture[0].endswith("/00000004 image-0 boxes.png")
+    assert picture[1:] == ("pictures/eval_0", b"\x89PNG\r")
     mlflow.calls.clear()
     _train(folder, [4, 5, 6])
     assert mlflow.calls[0] == ("start", False) and len(mlflow.entries) == 1
@@ -84,8 +99,27 @@ def test_a_tracker_that_is_down_or_slow_ends_nothing(mlflow, tmp_path, monkeypat
     _train(tmp_path, range(5000))
     waits.set()
     assert "MLflow has not taken all of this run" in caplog.text
-    (count,) = re.findall(r"(\d+) reports more were left out", caplog.text)
-    assert 1_000 < int(count) < 2_500
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow
+def test_the_store_of_mlflow(tmp_path, monkeypatch, caplog):
+    client = pytest.importorskip("mlflow", exc_type=ImportError).MlflowClient
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder = _run(tmp_path / "run")
+    (folder / "export" / "best" / "1").mkdir(parents=True)
+    (folder / "export" / "best" / "1" / "saved_model.pb").touch()
+    _train(folder, [0, 1, 2, 3, 4])
+    _train(folder, [4, 5, 6])
+    (entry,) = client().search_runs(["0"])
+    assert entry.info.status == "FINISHED" and entry.data.params["train_config.batch_size"] == "4"
+    losses = client().get_metric_history(entry.info.run_id, "Loss/total_loss")
+    assert [loss.step for loss in losses] == [2, 4, 6]
+    assert entry.data.metrics["eval_0/mAP_.50"] == 0.5
+    for path in ("pictures/eval_0", "export/best/1"):
+        (file,) = client().list_artifacts(entry.info.run_id, path)
+        assert file.path.endswith((".png", "saved_model.pb"))
+    assert not caplog.records
 
 
 def test_mlflow_is_missing(monkeypatch):
