@@ -22,7 +22,7 @@ class FaultLog:
     """Collects faults from any thread; each fault of a record counts once, in any number of epochs.
 
     Attributes:
-        path: Mostly of a file LOG_FILE; gets a JSON line with the fields of `RecordFault` for
+        path: The file, mostly a LOG_FILE, gets a JSON line with the fields of `RecordFault` for
             each new entry. Lines of an earlier run are not repeated. None writes no file.
         stop_reason: Why the run must stop; "" while it may continue.
         has_new_faults: True if the file did not contain every fault at the start.

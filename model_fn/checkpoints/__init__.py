@@ -1,1 +1,1 @@
-"""Checkpoints of a model_dir: found, checked, repaired; what exports need beside them."""
+"""Finds, compares, repairs and keeps checkpoints, and the positions in the data beside them."""

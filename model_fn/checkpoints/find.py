@@ -59,7 +59,8 @@ def find_checkpoint(prefix: str) -> str:
 def newest_step(model_dir: str) -> Optional[int]:
     """The step in the name of the newest checkpoint; None without one.
 
-    The step in it may be a later one, if other workers took steps while the chief saved.
+    The checkpoint itself may contain a later step, if other workers took steps while the chief
+    saved.
     """
     try:
         prefix = tf1.train.latest_checkpoint(model_dir)

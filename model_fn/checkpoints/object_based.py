@@ -1,9 +1,8 @@
 """Object-based checkpoints, which the TF2 line of the Object Detection API writes.
 
-Their names are keys such as `model/…/kernel/.ATTRIBUTES/VARIABLE_VALUE`. A key is one of the ways
-to a variable through Python objects; the graph of objects, which the checkpoint contains, has them
-all. So a variable is found by the path that `object_paths` of a detector gives it, whatever its
-key is.
+Names in them are keys such as `model/…/kernel/.ATTRIBUTES/VARIABLE_VALUE`. A key is one of the ways
+to a variable through Python objects; the graph of objects, which the checkpoint contains, has all
+ways. So the path that `object_paths` of a detector returns finds a variable, whatever its key is.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ def keyed_variables(
 ) -> Optional[Dict[str, tf.Variable]]:
     """Variables by their keys in an object-based checkpoint; None if it is not object-based.
 
-    A variable that the checkpoint does not contain has its path instead. One without a path, such
-    as a range of simulated quantization, has its name.
+    A variable that the checkpoint does not contain has its path instead. A variable without a path,
+    such as a range of simulated quantization, has its name.
 
     Raises:
         UsageError: if the checkpoint is not of the line of the detector's network.

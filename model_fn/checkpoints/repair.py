@@ -115,7 +115,7 @@ def step_of(checkpoint: str) -> int:
 def find_damage(prefix: str) -> Optional[str]:
     """Damage of a checkpoint; None if every tensor in it can be read, with its checksum.
 
-    Reads the whole checkpoint, one tensor at a time. One of the older format is a single file.
+    Reads the whole checkpoint, one tensor at a time. The older format is a single file.
     """
     damage = _retried(lambda: _read_all(prefix), prefix)
     # Twice, because the first error may have passed by now without a code that tells it apart.

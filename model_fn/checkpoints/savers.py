@@ -28,7 +28,7 @@ class EvaluationSaver(Saver):
     The global step is 0 if the checkpoint has none, for example after an export.
 
     Args:
-        constants: Weights that the graph has in place of variables; checked as these are.
+        constants: Weights that the graph has in place of variables; checked like variables.
     """
 
     def __init__(

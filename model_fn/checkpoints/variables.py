@@ -1,4 +1,4 @@
-"""Names of variables in checkpoints: do they fit a model, and whose network are they?"""
+"""Names of variables in checkpoints: compared with a model, and the networks that have them."""
 
 from __future__ import annotations
 

@@ -107,10 +107,10 @@ def measure(
     """Matches all boxes to the anchors of a detector.
 
     Args:
-        detector: One that `has_anchors` accepts.
+        detector: A detector that `has_anchors` accepts.
         columns: The images and boxes, each image with as many boxes as training takes.
         advance: Called with the number of images done since the last call.
-        map_sizes: Those of this network that are known already; others are added.
+        map_sizes: Sizes of maps of this network that are known already; others are added.
     """
     map_sizes = {} if map_sizes is None else map_sizes
     resizer, assigner = detector.preprocess.resizer, _assigner(detector)

@@ -81,7 +81,7 @@ def text_bars(table: CountTable, part: str) -> List[str]:
 
 
 def panel(table: CountTable) -> charts.Panel:
-    """The same as a chart, with a bar for each part beside each other."""
+    """The table as a chart, in which bars of the parts are side by side."""
     counts = [count for part in table.parts.values() for count in part if count]
     return charts.bar_chart(
         table.title,

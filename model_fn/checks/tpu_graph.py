@@ -1,9 +1,9 @@
 """Builds the step of one TPU core without a TPU and finds operations its compiler would refuse.
 
 A TPU takes a program only if the shape of every tensor is known and its compiler, XLA, knows every
-operation. Both are known from the graph, without a TPU. What the graph does not show: whether the
-program fits into a core's memory, and where the XLA of this wheel, which compiles for CPUs, differs
-from the XLA of a TPU.
+operation. The graph shows both without a TPU. The graph does not show whether the program fits into
+a core's memory, and where the XLA of this wheel, which compiles for CPUs, differs from the XLA of a
+TPU.
 """
 
 from __future__ import annotations

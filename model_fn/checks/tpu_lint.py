@@ -29,8 +29,8 @@ def lint(config: Config, tpu: Tpu) -> List[Problem]:
 def fix(config: Config, tpu: Tpu) -> Tuple[Config, List[Problem]]:
     """`config` with every safe edit applied, and the problems that had them.
 
-    One edit may require another, as a batch size does of a shuffle buffer; edits are applied until
-    there is no new one.
+    An edit may require another edit, as a batch size changes the shuffle buffer; so edits are
+    applied until none is new.
     """
     applied: List[Problem] = []
     while safe := [each for each in lint(config, tpu) if each.safe and each not in applied]:

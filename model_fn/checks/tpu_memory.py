@@ -1,10 +1,10 @@
 """Memory of a TPU core in a training step, and the batch that fits.
 
 An estimate from the graph of one core: variables, gradients, what the backward pass needs of the
-forward one, and the batch. Two habits of TPUs are taken into account. Their compiler computes
-elementwise operations, batch norm among them, again where they are needed, so that of a chain
-"convolution, batch norm, activation" the convolution's output is kept alone. And they store values
-in tiles of 8 x 128 numbers, which pads narrow layers. How the compiler really schedules a program,
+forward pass, and the batch. Two habits of TPUs are taken into account. The compiler computes
+elementwise operations, batch norm among them, again where they are needed: of a chain "convolution,
+batch norm, activation" only the convolution's output is kept. And a TPU stores values in tiles of
+8 x 128 numbers, which pads narrow layers. How the compiler really schedules a program,
 only a TPU shows: hence `MARGIN`.
 """
 

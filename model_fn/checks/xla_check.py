@@ -98,7 +98,7 @@ def check(
 def _problems(
     text: str, graph: tf.Graph, config: pipeline_pb2.TrainEvalPipelineConfig
 ) -> List[Problem]:
-    """One for each operation that XLA's message names."""
+    """A problem for each operation that XLA's message names."""
     short = " ".join(text.split())[:_LONGEST]
     problems = []
     for name in dict.fromkeys(_NODE.findall(text)):

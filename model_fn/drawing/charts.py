@@ -1,8 +1,8 @@
 """Small charts, and figures of several charts as PNG bytes.
 
 A `Panel` is one chart, made by `bar_chart`, `histogram`, `heatmap` or `curves`; `figure`
-arranges and draws panels. It uses matplotlib's objects only, without windows and global state, so
-that any thread may draw while the program uses matplotlib for something else.
+arranges and draws panels. This module uses matplotlib's objects only, without windows and global
+state, so that any thread may draw while the program uses matplotlib for something else.
 """
 
 from __future__ import annotations

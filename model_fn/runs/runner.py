@@ -1,8 +1,8 @@
 """Training runs: a backend, input functions, evaluations and hooks, wired together.
 
 A run resumes the newest whole checkpoint of `model_dir`, and continues with the record after the
-last one of that checkpoint, in the same order. It begins a new epoch on a TPU, and if the data, the
-seed or the number of workers have changed. For clusters (TF_CONFIG) see docs/distributed.md.
+last one of that checkpoint, in the same order. On a TPU, and if the data, the seed or the number of
+workers have changed, the run begins a new epoch. For clusters (TF_CONFIG) see docs/distributed.md.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class TaskWatch:
     """Watches the other tasks that train, in a thread.
 
     If one is missing for too long, the run is stopped by a `MissingTaskError`. The process gets the
-    same time once more to save and exit; then it is killed. It is killed at once if nothing can be
+    same time once more to save and exit; then it is killed, or at once if nothing can be
     saved: a parameter server is missing, or every step needs every task. If training is over, the
     run is stopped without an error.
     """

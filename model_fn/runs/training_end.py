@@ -44,8 +44,8 @@ def _read_mark(model_dir: str) -> Optional[Dict[str, Any]]:
 class TrainingEnd:
     """The end of a training as another process sees it.
 
-    A mark from before this object may be the mark of an earlier run, which training resumes. It
-    counts if that run got to `num_steps`, or, if that number is not certain, while no process
+    A mark from before this object may be the mark of an earlier run, which training resumes. Such a
+    mark counts if that run got to `num_steps`, or, if that number is not certain, while no process
     trains in the folder.
 
     Args:

@@ -37,9 +37,9 @@ def fold_batch_norms(graph_def: Any, outputs: Collection[str]) -> Any:
     """A copy of a graph for inference in which convolutions contain their batch norm.
 
     A batch norm becomes a bias under its name, with the same value but for rounding; the value of
-    the convolution before it becomes another. Both stay as they are if the convolution has other
-    readers or is an output, if a weight is not a constant, and if convolutions with different
-    statistics share the filters, as a predictor's do: each would need its own copy.
+    the convolution before it becomes another. Both operations stay as they are if the convolution
+    has other readers or is an output, if a weight is not a constant, and if convolutions with
+    different statistics share the filters, as a predictor's do: each would need its own copy.
 
     Args:
         graph_def: `GraphDef`; constants may be read through identities.

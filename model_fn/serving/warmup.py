@@ -53,7 +53,7 @@ def write_requests(
 def _batches(definition: Any, max_batch: Optional[int]) -> List[int]:
     """Batch sizes of a signature's requests: its own if an input has one, 1 for scalars.
 
-    Else they are 1, 2, 4, … and `max_batch`, only 1 without it.
+    Other batch sizes are 1, 2, 4, … and `max_batch`; without `max_batch` only 1.
     """
     shapes = [info.tensor_shape.dim for info in definition.inputs.values()]
     fixed = [shape[0].size if shape else 1 for shape in shapes if not shape or shape[0].size >= 0]

@@ -26,8 +26,8 @@ def summary(
 ) -> tf.Tensor:
     """The first images of the batch with their groundtruth, as a serialized Summary.
 
-    Augmented, resized and padded; only pixel values are converted back to colours. They are drawn
-    in the steps that write summaries alone, with the names in the label map.
+    Augmented, resized and padded; only pixel values are converted back to colours. Pictures are
+    drawn only in steps that write summaries, with the names in the label map.
     """
     names = label_map.names if label_map else {}
 

@@ -76,9 +76,9 @@ class SyncReplicas(OptimizerWrapper):
 class SyncReplicasHook(tf1.train.SessionRunHook):
     """Initializes a worker's part, and applies mean gradients in the chief.
 
-    TensorFlow's own hook leaves that to a queue runner. It waits for gradients that never come when
-    training ends, and the session waits two minutes for it; and workers wait for tokens without
-    end, also once the run's `Stop`, if there is one, is requested.
+    TensorFlow's own hook leaves that to a queue runner, which waits for gradients that never come
+    when training ends, and the session waits two minutes for the queue runner. Workers also wait
+    for tokens forever, even once the run's `Stop`, if there is one, is requested.
 
     Args:
         optimizer: Has applied its gradients in the graph of the training.

@@ -115,7 +115,7 @@ def original_images(
 ) -> Callable[[], tf.data.Dataset]:
     """Input function of one of `named_readers`: images in the size of the records, one by one.
 
-    Their features have the names of the images.
+    Features of the images have their names.
     """
     config = copy.deepcopy(pipeline_config)
     config.eval_config.force_no_resize = True

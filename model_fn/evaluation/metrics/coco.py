@@ -139,7 +139,7 @@ class CocoBoxMetrics:
 
 
 class CocoMaskMetrics(CocoBoxMetrics):
-    """The same of masks at the size of the original image."""
+    """COCO metrics of masks at the size of the original image."""
 
     prefix = "DetectionMasks_"
     needs = frozenset({"masks"})
