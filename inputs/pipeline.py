@@ -46,14 +46,11 @@ Params = Dict[str, Any]
 DEFAULT_EVAL_SEED = 0  # evaluation shuffles, if at all, into the same order each time
 TRAIN_READER = "train_input_reader"
 # Fields of train_config that its input uses.
-_TRAIN_FIELDS = tuple(
-    f"train_config.{name}"
-    for name in (
-        "batch_size",
-        "data_augmentation_options",
-        "max_number_of_boxes",
-        "use_multiclass_scores",
-    )
+_TRAIN_FIELDS = (
+    "train_config.batch_size",
+    "train_config.data_augmentation_options",
+    "train_config.max_number_of_boxes",
+    "train_config.use_multiclass_scores",
 )
 
 

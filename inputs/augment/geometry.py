@@ -16,7 +16,6 @@ from estimator_det.errors import Problem, error
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
-    StepFunction,
     apply_with_probability,
     change_if,
     check_order,
@@ -117,7 +116,7 @@ def _check_keypoints(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> It
             )
 
 
-def _moving(move: Callable[[Sample], Sample], field: str) -> StepFunction:
+def _moving(move: Callable[[Sample], Sample], field: str) -> Callable[..., Sample]:
     """A step that moves everything with a probability; `field` is its permutation of keypoints."""
 
     def move_randomly(
@@ -136,7 +135,7 @@ def _moving(move: Callable[[Sample], Sample], field: str) -> StepFunction:
 
         return apply_with_probability(sample, seed, config.probability, change)
 
-    return StepFunction(move_randomly)
+    return move_randomly
 
 
 _PERMUTATIONS = {

@@ -10,17 +10,18 @@ import contextlib
 import hashlib
 import io
 import itertools
-import json
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
+from google.protobuf import text_format
 from PIL import Image
 
 from estimator_det.compat import tf
 from estimator_det.files import atomic, image_header
+from estimator_det.protos.string_int_label_map_pb2 import StringIntLabelMap
 from inputs.schema import PER_BOX_NUMBERS
 
 
@@ -151,18 +152,12 @@ def write_label_map(
     """
     if any(class_id < 1 for class_id in names_by_id):
         raise ValueError(f"label map ids start at 1; given {sorted(names_by_id)}")
-    items = []
+    label_map = StringIntLabelMap()
     for class_id, name in sorted(names_by_id.items()):
-        points = "".join(
-            f"  keypoints {{\n    id: {i}\n    label: {_quoted(label)}\n  }}\n"
-            for i, label in enumerate(keypoints.get(class_id, ()))
-        )
-        items.append(f"item {{\n  id: {class_id}\n  name: {_quoted(name)}\n{points}}}\n")
-    atomic.write(path, "\n".join(items))
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        item = label_map.item.add(id=class_id, name=name)
+        for number, label in enumerate(keypoints.get(class_id, ())):
+            item.keypoints.add(id=number, label=label)
+    atomic.write(path, text_format.MessageToString(label_map, as_utf8=True))
 
 
 def _add(target: Any, values: Iterable[Any]) -> None:

@@ -109,14 +109,9 @@ def match_files(pattern: str) -> List[str]:
 def _check_files(reader: input_reader_pb2.InputReader, at: str) -> Iterator[Problem]:
     if reader.HasField("external_input_reader"):
         return
-    inputs, path = (
-        list(reader.tf_record_input_reader.input_path),
-        "tf_record_input_reader.input_path",
-    )
+    inputs, path = input_patterns(reader), f"{at}.tf_record_input_reader.input_path"
     if not inputs or not all(inputs):
-        yield error(
-            f"{at}.{path}", "no input path is given", f"--set {at}.{path}=data/train-*.record"
-        )
+        yield error(path, "no input path is given", f"--set {path}=data/train-*.record")
     weights = len(reader.sample_from_datasets_weights)
     if weights and weights != len(inputs):
         yield error(
@@ -155,7 +150,7 @@ def _check_speed(
             edits=(f"{path}={2 * batch}",),
             safe=True,
         )
-    inputs = list(reader.tf_record_input_reader.input_path)
+    inputs = input_patterns(reader)
     if len(inputs) == 1 and not any(mark in inputs[0] for mark in "*?["):
         yield Problem(
             "advice",
