@@ -11,7 +11,7 @@ also of a compressed file.
 
 A dataset on another machine cannot call Python: the host of a TPU, or the data workers of a
 `tf.data` service. There the `GraphGuard` ends the run at any fault with TensorFlow's message:
-no record is skipped, whatever `bad_records` says. Boxes are corrected, but not counted;
+no record is skipped, regardless of `bad_records`. Boxes are corrected, but not counted;
 `estimator-det check-data` reports them before the run.
 """
 
@@ -125,7 +125,7 @@ class Guard:
             with tf.control_dependencies([_stop_unless_empty(error)]):
                 return tf.constant(False)
 
-        # In order, so that a run reports the same records whatever the number of calls.
+        # In order, so that a run reports the same records for any number of calls.
         records = records.take_while(may_continue)
         elements = records.map(attempt, num_parallel_calls=num_parallel_calls, deterministic=True)
         elements = elements.ignore_errors()

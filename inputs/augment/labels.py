@@ -32,7 +32,7 @@ def jitter(boxes: tf.Tensor, fractions: tf.Tensor, ratio: float, mode: int) -> t
     """Moves the sides of boxes [n, 4] by up to half of `ratio` times height or width.
 
     `fractions` are float32, 0 to 1: [n, 4] in the order of the sides, or in symmetric modes [n, 2],
-    for height and width, of which modes ..._XY use only the first. A symmetric change ends where
+    for height and width; modes ..._XY use only the first. A symmetric change ends where
     the box meets the edge of the image.
     """
     low = 0.0 if mode in _EXPANDING else -ratio

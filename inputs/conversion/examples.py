@@ -99,8 +99,7 @@ def _check_size(image: AnnotatedImage, checked: Checked) -> None:
         turned = " once its EXIF rotation is applied" if checked.turned_from else ""
         if stated == checked.turned_from:
             turned += (
-                ": its boxes are those of the pixels as stored, so remove the EXIF orientation "
-                "from the file"
+                ": its boxes fit the pixels as stored, so remove the EXIF orientation from the file"
             )
         raise ImageFault(
             "size_mismatch",

@@ -165,7 +165,7 @@ class _Writer:
         self.num_images = self.num_annotations = 0
 
     def number(self, records: Iterator[_Record]) -> None:
-        """Finds out whether ids in the records can be used: whole numbers, each once."""
+        """Keeps the ids in the records if they are whole numbers, each once."""
         image_ids, object_ids = array.array("q"), array.array("q")
         for record in records:
             self._keeps_image_ids &= _append(image_ids, [record.image_id()])

@@ -34,7 +34,7 @@ class Annotations:
     class_names: Optional[Sequence[str]] = None  # names in the label map
     weights: Optional[Sequence[float]] = None  # weights in the loss
     area: Optional[Sequence[float]] = None  # in square pixels
-    is_crowd: Optional[Sequence[bool]] = None  # whether the box contains a crowd of such objects
+    is_crowd: Optional[Sequence[bool]] = None  # True if the box contains a crowd of such objects
     difficult: Optional[Sequence[bool]] = None  # flag of PASCAL VOC
     group_of: Optional[Sequence[bool]] = None  # flag of Open Images
     masks: Optional[Sequence[bytes]] = None  # PNG files of the image's size, 0 outside the object

@@ -30,7 +30,7 @@ CHECKSUM = struct.Struct("<I")
 OVERHEAD = HEADER.size + CHECKSUM.size
 MASK_DELTA = 0xA282EAD8
 CHUNK = 1 << 20
-ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib detects whether the format is its own or gzip
+ANY_FORMAT = 32 + zlib.MAX_WBITS  # zlib reads its own format and gzip
 
 
 class Damage(NamedTuple):
