@@ -51,6 +51,8 @@ Read = Callable[[tf.Tensor, StreamRecord, tf.Tensor], Any]
 Retry = Callable[[bytes, int], str]
 Frames = Iterator[Tuple[tfrecord.Frame, tfrecord.BytesOrDamage]]
 
+# Numbers of records; a call for each number would take a twentieth of the time of a small image.
+CHECKED_AT_ONCE = 8
 MAX_LOSSES = 100  # times that one record may be lost while no other can be used
 NO_MORE = -1  # the offset after a rest that cannot be read
 
@@ -83,27 +85,36 @@ class Guard:
         records, begins, end = tf.numpy_function(self._read_rest, [file, offset], types)
         return tf.reshape(records, [-1]), tf.reshape(begins, [-1]), tf.reshape(end, [])
 
-    def decode(
-        self, records: tf.data.Dataset, read: Read, num_parallel_calls: int
-    ) -> tf.data.Dataset:
-        """Applies `read` to (number, (record, stream index)), and reports the records it rejects.
+    def numbers(self, first: int, num_parallel_calls: int) -> tf.data.Dataset:
+        """The numbers of the records for `decode`, int64 from `first` on.
 
-        The data end early, with an error, if the run must stop.
+        Reports the records that were lost before; if the run must stop, the numbers end.
         """
         # The map works on `num_parallel_calls` records, and one more may wait for its consumer. A
         # record twice as far back is certainly done.
-        num_in_work = 2 * (num_parallel_calls + 1)
+        distance = 2 * (num_parallel_calls + 1) + CHECKED_AT_ONCE
 
         # Tracing is several times faster without autograph, and nothing here needs it.
         @tf.autograph.experimental.do_not_convert
-        def may_continue(number: tf.Tensor, _: Any) -> tf.Tensor:
-            earlier = number - num_in_work
-            location = self._pending.lookup(earlier)
+        def may_continue(block: tf.Tensor) -> tf.Tensor:
+            earlier = block - distance
+            locations = self._pending.lookup(earlier)
             return tf.cond(
-                location[0] < 0,
+                tf.reduce_all(locations < 0),
                 lambda: tf.constant(True),
-                lambda: self._report_loss(earlier, location),
+                lambda: tf.equal(self._report(earlier, locations), ""),
             )
+
+        blocks = tf.data.Dataset.range(first, tf.int64.max).batch(CHECKED_AT_ONCE)
+        return blocks.take_while(may_continue).unbatch()
+
+    def decode(
+        self, records: tf.data.Dataset, read: Read, num_parallel_calls: int
+    ) -> tf.data.Dataset:
+        """Applies `read` to (number, (record, stream index)), and leaves out what it rejects.
+
+        The data end with an error if the run must stop.
+        """
 
         @tf.autograph.experimental.do_not_convert
         def attempt(number: tf.Tensor, indexed_record: Tuple[StreamRecord, tf.Tensor]) -> Any:
@@ -121,23 +132,20 @@ class Guard:
 
         @tf.autograph.experimental.do_not_convert
         def stop(_: tf.Tensor) -> tf.Tensor:
-            error = _text_of(self._report_losses, list(self._pending.export()))
+            error = self._report(*self._pending.export())
             with tf.control_dependencies([_stop_unless_empty(error)]):
                 return tf.constant(False)
 
         # In order, so that a run reports the same records for any number of calls.
-        records = records.take_while(may_continue)
         elements = records.map(attempt, num_parallel_calls=num_parallel_calls, deterministic=True)
         elements = elements.ignore_errors()
         end = tf.data.Dataset.from_tensors(0).filter(stop).flat_map(lambda _: elements.take(0))
         return elements.concatenate(end)
 
-    def _report_loss(self, number: tf.Tensor, location: tf.Tensor) -> tf.Tensor:
-        """Reports a record that was not decoded; True if the run may continue."""
-        arguments = [number, location[0], location[1]]
-        may_continue = tf.numpy_function(self._lose, arguments, tf.bool)
-        with tf.control_dependencies([self._pending.remove(number[tf.newaxis])]):
-            return tf.ensure_shape(may_continue, [])
+    def _report(self, numbers: tf.Tensor, locations: tf.Tensor) -> tf.Tensor:
+        """Reports the lost ones among some records; a text, why the run must stop, or ""."""
+        with tf.control_dependencies([self._pending.remove(numbers)]):
+            return _text_of(self._report_losses, [numbers, locations])
 
     def check(self, features: Dict[str, tf.Tensor]) -> Dict[str, tf.Tensor]:
         """Features of a batch without FAULT_COUNTS, after reporting them."""
@@ -177,44 +185,44 @@ class Guard:
         return np.array(contents, object), np.array(begins, np.int64), np.int64(end)
 
     def _report_losses(self, numbers: np.ndarray, locations: np.ndarray) -> bytes:
-        """Reports the last records of the data; returns why the run must stop, or b""."""
-        for number, location in sorted(zip(numbers.tolist(), locations.tolist())):
-            self._lose(number, *location)
+        """Reports lost records; returns why the run must stop, or b""."""
+        for number, (record_id, offset) in sorted(zip(numbers.tolist(), locations.tolist())):
+            if record_id >= 0:
+                self._lose(number, record_id, offset)
         return self._log.stop_reason.encode()
 
-    def _lose(self, number: int, record_id: int, offset: int) -> np.bool_:
-        """Reports why a record is lost; returns True if the run may continue."""
+    def _lose(self, number: int, record_id: int, offset: int) -> None:
+        """Reports why a record is lost."""
         if number != self._next_number:
             self._losses.clear()
         self._next_number = number + 1
-        self._losses[int(record_id)] += 1
-        file, place = split_record_id(int(record_id))
-        if self._losses[int(record_id)] == 1:  # else it was reported
+        self._losses[record_id] += 1
+        file, place = split_record_id(record_id)
+        if self._losses[record_id] == 1:  # else it was reported
             with contextlib.suppress(RecordFaultError):
-                self._explain(self._paths[file], place, int(offset), number)
-        elif self._losses[int(record_id)] > MAX_LOSSES:
+                self._explain(self._paths[file], place, offset, number)
+        elif self._losses[record_id] > MAX_LOSSES:
             self._log.stop(
                 "no record can be used: all of them are skipped, the last one is "
                 f"{self._paths[file]}, record {place}. Remedy: write the records again"
             )
-        return np.bool_(not self._log.stop_reason)
 
     def _explain(self, path: str, place: int, offset: int, number: int) -> None:
         """Reports the faults of a record; `place` is its number in the file."""
         try:
             record = next(tfrecord.read_records(path, offset), b"")
         except (OSError, tf.errors.OpError) as error:
-            self._report([self._policy.fault("lost_records", str(error))], path)
+            self._add_faults([self._policy.fault("lost_records", str(error))], path)
             return
         if isinstance(record, Damage):
-            self._report([self._policy.fault(record.kind, record.message)], path, place)
+            self._add_faults([self._policy.fault(record.kind, record.message)], path, place)
             return
         examined = examine_record(record, self._policy)
         faults = list(examined.faults)
         if examined.usable:
             reason = self._retry(record, number) or "it failed once, but not when tried again"
             faults.append(self._policy.fault("unexplained", f"TensorFlow rejects it: {reason}"))
-        self._report(faults, path, place, examined.source_id)
+        self._add_faults(faults, path, place, examined.source_id)
 
     def _report_counts(self, records: np.ndarray, names: np.ndarray, counts: np.ndarray) -> bytes:
         """Reports the corrected boxes of a batch; returns why the run must stop, or b""."""
@@ -227,7 +235,7 @@ class Guard:
                     if count
                 ]
                 name = names[row].decode("utf-8", "replace")
-                self._report(faults, self._paths[file], place, name)
+                self._add_faults(faults, self._paths[file], place, name)
         return self._log.stop_reason.encode()
 
     def _corrected(self, kind: str, count: int) -> RecordFault:
@@ -236,7 +244,7 @@ class Guard:
         message = f"{KINDS[kind].description}: {count}, {effect(kind, action)}"
         return dataclasses.replace(self._policy.fault(kind, message, count), action=action)
 
-    def _report(
+    def _add_faults(
         self, faults: Sequence[RecordFault], path: str, place: int = -1, source_id: str = ""
     ) -> None:
         # A fault that stops the run comes last, since the log accepts none after it.
@@ -275,6 +283,10 @@ class GraphGuard:
         )
         with tf.control_dependencies([is_complete]):
             return tf.zeros([0], tf.string), tf.zeros([0], tf.int64), tf.identity(offset)
+
+    def numbers(self, first: int, num_parallel_calls: int) -> tf.data.Dataset:
+        """The numbers of the records for `decode`, int64 from `first` on."""
+        return tf.data.Dataset.range(first, tf.int64.max)
 
     def decode(
         self, records: tf.data.Dataset, read: Read, num_parallel_calls: int

@@ -313,9 +313,9 @@ def _batches(
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
     if place.data_service is None:
-        dataset = record_dataset(reader, files, guard.read_rest, order, start)
+        records = record_dataset(reader, files, guard.read_rest, order, start)
         # The number of a record is the seed of its augmentation.
-        dataset = dataset.enumerate(start.count)
+        dataset = tf.data.Dataset.zip((guard.numbers(start.count, num_decoded), records))
     else:
         dataset = splits.split_dataset(reader, files, guard.read_rest, order, start)
         dataset = dataset.map(lambda *record: (splits.number_of(*record), record))
