@@ -31,6 +31,8 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
     static = copy.deepcopy(model)
     if static.HasField("ssd"):
         static.ssd.post_processing.batch_non_max_suppression.static_kernel = True
+    elif static.center_net.HasField("post_processing"):
+        static.center_net.post_processing.batch_non_max_suppression.static_kernel = True
     elif static.HasField("faster_rcnn"):
         static.faster_rcnn.use_static_shapes = True
         static.faster_rcnn.use_static_shapes_for_eval = True

@@ -281,7 +281,7 @@ def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOp
     if kind == "ssd":
         _check_postprocess(config.model.ssd, options.tflite)
     else:
-        check_peaks(options)
+        check_peaks(config.model.center_net, options)
 
 
 def _check_postprocess(ssd: ssd_pb2.Ssd, options: TfliteOptions) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
+from estimator_det.protos import center_net_pb2
 from exporters.loaded_model import BOXES, CLASSES, KEYPOINT_SCORES, KEYPOINTS, NUM, SCORES
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions
 from inputs.serving import COLOR_CHANNELS
@@ -17,8 +18,13 @@ _KEYPOINTS = (KEYPOINTS, KEYPOINT_SCORES)
 _NETWORK = "network"  # scope
 
 
-def check_peaks(options: ExportOptions) -> None:
-    """Refuses options that a CenterNet does not have."""
+def check_peaks(config: center_net_pb2.CenterNet, options: ExportOptions) -> None:
+    """Refuses what a CenterNet in TFLite cannot be."""
+    if config.HasField("post_processing"):
+        raise UsageError(
+            "--format tflite: model.center_net.post_processing: is set, and TFLite has no such "
+            "suppression; export another format, or --set model.center_net.post_processing=null"
+        )
     if options.tflite != TfliteOptions():
         raise UsageError(
             "--format tflite: the options of TFLite_Detection_PostProcess, such as "

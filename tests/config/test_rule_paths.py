@@ -93,7 +93,7 @@ WITH_RULE = [
 ]
 # Components that no run supports are refused, and what is in them is not looked at.
 REFUSED = re.compile(
-    r"model.center_net.(mask_|densepose_|track_|temporal_|deepmac_|post_)"
+    r"model.center_net.(mask_|densepose_|track_|temporal_|deepmac_)"
     r"|.*second_stage_box_predictor.\w*convolutional_box_predictor"
 )
 

@@ -110,7 +110,13 @@ def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
     ("override", "field", "message"),
     [
         ("densepose_estimation_task={}", "densepose_estimation_task", "is not supported yet"),
-        ("post_processing={}", "post_processing", "is not supported yet"),
+        ("mask_estimation_task={}", "mask_estimation_task", "center_net finds no masks"),
+        (
+            "post_processing={}",
+            "post_processing.batch_non_max_suppression",
+            "is missing",
+        ),
+        ("post_processing.logit_scale=2.0", "post_processing.logit_scale", "has no effect"),
         ("feature_extractor.channel_means=[1.0]", "feature_extractor.channel_means", "has 1 value"),
         (
             "object_detection_task.localization_loss.weighted_giou={}",

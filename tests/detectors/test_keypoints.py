@@ -141,16 +141,72 @@ def test_a_candidate_replaces_a_keypoint_only_if_it_is_near(candidate, score, ex
     np.testing.assert_allclose(scores[0, 0, 0], score if expected == candidate else 0.05)
 
 
-def test_the_ratio_of_score_and_distance_chooses():
-    arguments = (
+@pytest.mark.parametrize(
+    ("ranking", "y", "score"),
+    [
+        ("min_distance", 5.2, 0.2),
+        ("score_distance_ratio", 5.6, 0.9),  # .9 / 1.6 > .2 / 1.2
+        ("score_scaled_distance_ratio", 5.6, 0.9),  # .9 / 1.4 > .2 / 1
+        # The deviation of a box of 8 x 8 pixels is 5/6, and that of its keypoint twice as much.
+        ("gaussian_weighted", 5.6, 0.9 * np.exp(-((0.6 / (5 / 3)) ** 2) / 2)),
+    ],
+)
+def test_ranks_of_candidates(ranking, y, score):
+    options = dataclasses.replace(REFINEMENT, ranking=ranking, deviations=(2.0,))
+    points, scores = refine(
         tf.constant([[[[5.0, 4.0]]]]),
         tf.constant([[[[5.2, 4.0]], [[5.6, 4.0]]]]),
         tf.constant([[[0.2], [0.9]]]),
         tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
+        options,
     )
-    nearest, _ = refine(*arguments, REFINEMENT)
-    best, _ = refine(*arguments, dataclasses.replace(REFINEMENT, ranking=SCORE_DISTANCE_RATIO))
-    np.testing.assert_allclose([nearest[0, 0, 0, 0], best[0, 0, 0, 0]], [5.2, 5.6])
+    np.testing.assert_allclose([points[0, 0, 0, 0], scores[0, 0, 0]], [y, score], rtol=1e-5)
+
+
+def test_the_nearest_candidate_decides_if_one_is_within_reach():
+    points, _ = refine(
+        tf.constant([[[[5.0, 4.0]]]]),
+        tf.constant([[[[5.1, 4.0]], [[8.5, 4.0]]]]),  # 3.5 is more than .3 * 1.2 * 8
+        tf.constant([[[0.11], [0.9]]]),
+        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
+        dataclasses.replace(REFINEMENT, ranking=SCORE_DISTANCE_RATIO),
+    )
+    np.testing.assert_allclose(points[0, 0, 0], [8.5, 4.0])
+
+
+def detections_of(boxes, classes, keypoints, text="", **task):
+    with tf.Graph().as_default():
+        config = small_config(text)
+        for name, value in task.items():
+            setattr(config.center_net.keypoint_estimation_task[0], name, value)
+        detector, maps = perfect(config, boxes, classes, keypoints)
+        return run(detector.postprocess(predictions_of(detector, maps)).to_dict())
+
+
+def test_overlapping_objects_are_suppressed_only_if_the_configuration_says_so():
+    boxes = [*BOXES, [0.13, 0.13, 0.7, 0.6]]
+    nms = """post_processing { batch_non_max_suppression {
+        score_threshold: 0.5 iou_threshold: 0.5 } }"""
+    every, kept = (
+        detections_of(boxes, [0, 1, 0], [*POINTS, POINTS[0]], text) for text in ("", nms)
+    )
+    assert (every["detection_scores"][0] > 0.5).sum() == 3
+    assert kept["num_detections"].tolist() == [2.0]
+    classes = kept["detection_classes"][0][:2].tolist()
+    assert sorted(classes) == [0, 1]
+    figure = kept["detection_keypoints"][0][classes.index(0)]
+    np.testing.assert_allclose(figure, POINTS[0], atol=1e-5)
+
+
+def test_keypoints_that_are_moved_into_the_image_have_no_score():
+    points = [[-0.1, 0.3], *POINTS[0][1:]]
+    options = {"clip_out_of_frame_keypoints": True, "rescore_instances": True}
+    free, clipped = (detections_of(BOXES[:1], [0], [points], **each) for each in ({}, options))
+    assert free["detection_keypoints"][0, 0, 0, 0] < 0.0
+    np.testing.assert_allclose(free["detection_keypoint_scores"][0, 0], [0.1, 0.8, 0.8], rtol=1e-5)
+    assert clipped["detection_keypoints"][0, 0, 0, 0] == 0.0
+    np.testing.assert_allclose(clipped["detection_keypoint_scores"][0, 0], [0, 0.8, 0.8], rtol=1e-5)
+    np.testing.assert_allclose(clipped["detection_scores"][0, 0], 0.9 * 0.8, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +214,7 @@ def test_the_ratio_of_score_and_distance_chooses():
     [
         ("keypoint_estimation_task[0].predict_depth=true", "keypoint_estimation_task[0]"),
         (
-            "keypoint_estimation_task[0].candidate_ranking_mode=gaussian_weighted",
+            "keypoint_estimation_task[0].candidate_ranking_mode=nearest",
             "keypoint_estimation_task[0].candidate_ranking_mode",
         ),
         ("keypoint_label_map_path=", "keypoint_label_map_path"),

@@ -11,7 +11,10 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes import geometry
 from estimator_det.boxes.heatmaps import Pixels
+from estimator_det.boxes.nms.kernels import NmsOptions
+from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -73,6 +76,7 @@ class CenterNetDetector:
     extractor: MapExtractor  # images -> feature maps
     objects: ObjectTask  # centers and boxes
     keypoints: Tuple[KeypointTask, ...] = ()  # keypoints of the objects of some classes
+    nms: Optional[NmsOptions] = None  # suppression of boxes; None for none
     is_class_agnostic: bool = False  # always False
     is_tf2_line: bool = True  # always True
 
@@ -152,9 +156,11 @@ class CenterNetDetector:
                 num=tf.reduce_sum(tf.cast(is_object, tf.float32), axis=1),
                 multiclass_scores=tf.where(is_object[..., tf.newaxis], class_scores, 0.0),
             )
-            if not self.keypoints:
-                return detections
-            return self._with_keypoints(detections, predictions.maps, peaks, boxes, true_shapes)
+            if self.keypoints:
+                detections = self._with_keypoints(
+                    detections, predictions.maps, peaks, boxes, true_shapes
+                )
+            return self._rescored(self._suppressed(detections))
 
     def _with_keypoints(
         self,
@@ -170,10 +176,12 @@ class CenterNetDetector:
         image_sizes = tf.cast(true_shapes[:, tf.newaxis, tf.newaxis, :2], tf.float32)
         points, scores = 0.0, 0.0
         for task in self.keypoints:
-            keypoints = task.detect(maps, peaks, boxes)
-            fractions = keypoints.points * STRIDE / image_sizes
+            found_points, found_scores = task.detect(maps, peaks, boxes)
+            fractions = found_points * STRIDE / image_sizes
             if task.clips:
-                fractions = tf.clip_by_value(fractions, 0.0, 1.0)
+                inside = tf.clip_by_value(fractions, 0.0, 1.0)
+                is_moved = tf.reduce_any(tf.not_equal(inside, fractions), axis=3)
+                fractions, found_scores = inside, tf.where(is_moved, 0.0, found_scores)
             has_points = tf.ones_like(detections.scores)
             if not is_alone:
                 has_points = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
@@ -184,12 +192,39 @@ class CenterNetDetector:
             pads = [[0, 0], [0, 0], [0, 1]]
             placed = tf.gather(tf.pad(fractions, [*pads, [0, 0]]), places, axis=2)
             points += placed * has_points[..., tf.newaxis, tf.newaxis]
-            placed = tf.gather(tf.pad(keypoints.scores, pads), places, axis=2)
+            placed = tf.gather(tf.pad(found_scores, pads), places, axis=2)
             scores += placed * has_points[..., tf.newaxis]
-            if task.rescores:
-                factors = tf.where(has_points > 0.0, keypoints.instance_scores, 1.0)
-                detections = detections._replace(scores=detections.scores * factors)
         return detections._replace(keypoints=points, keypoint_scores=scores)
+
+    def _suppressed(self, detections: BatchDetections) -> BatchDetections:
+        """The detections that `post_processing` keeps; a peak may count for several classes."""
+        if self.nms is None:
+            return detections
+        fields = ("multiclass_scores", "keypoints", "keypoint_scores")
+        rows = {name: getattr(detections, name) for name in fields}
+        survivors = multiclass_nms(
+            detections.boxes[:, :, tf.newaxis],
+            detections.multiclass_scores,
+            self.nms,
+            clip_windows=tf.tile([[0.0, 0.0, 1.0, 1.0]], [tf.shape(detections.boxes)[0], 1]),
+            num_valid=tf.cast(detections.num, tf.int32),
+            fields={name: each for name, each in rows.items() if each is not None},
+        )
+        return BatchDetections(
+            survivors.boxes,
+            survivors.scores,
+            survivors.classes,
+            tf.cast(survivors.num, tf.float32),
+            **survivors.fields,
+        )
+
+    def _rescored(self, detections: BatchDetections) -> BatchDetections:
+        scores = detections.scores
+        for task in (each for each in self.keypoints if each.rescores):
+            is_own = tf.equal(tf.cast(detections.classes, tf.int32), task.class_index)
+            rescored = task.rescored(scores, detections.keypoint_scores)
+            scores = tf.where(is_own, rescored, scores)
+        return detections._replace(scores=scores)
 
     def updates(self) -> List[tf.Operation]:
         return collection_of_replica(tf1.GraphKeys.UPDATE_OPS)
@@ -233,6 +268,12 @@ def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Pro
     yield from check_parts(
         config.object_center_params, f"{at}.object_center_params", ("classification_loss",)
     )
+    if config.HasField("post_processing"):
+        field = f"{at}.post_processing"
+        yield from check_parts(config.post_processing, field, ("batch_non_max_suppression",))
+        unused = ("score_converter", "logit_scale", "calibration_config")
+        for name in non_default_fields(config.post_processing, unused):
+            yield no_effect(f"{field}.{name}", "scores of center_net are those of its heatmaps")
     yield from check_parts(
         config.object_detection_task, f"{at}.object_detection_task", ("localization_loss",)
     )
@@ -306,4 +347,7 @@ def make_center_net(config: center_net_pb2.CenterNet, is_training: bool) -> Cent
         extractor=make_extractor(config.feature_extractor),
         objects=make_object_task(config),
         keypoints=make_keypoint_tasks(config),
+        nms=make_nms_options(config.post_processing.batch_non_max_suppression)
+        if config.HasField("post_processing")
+        else None,
     )

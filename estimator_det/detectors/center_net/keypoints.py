@@ -13,7 +13,7 @@ from estimator_det import files
 from estimator_det.boxes import geometry, heatmaps
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
-from estimator_det.config.field_rules import PLACEHOLDER
+from estimator_det.config.field_rules import PLACEHOLDER, no_effect, non_default_fields
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest, parse_message
 from estimator_det.console.printing import quoted
@@ -32,8 +32,17 @@ from estimator_det.losses.localization import LocalizationLoss, make_localizatio
 from estimator_det.protos import center_net_pb2, string_int_label_map_pb2
 
 HEATMAP, OFFSET, REGRESSION = "heatmap", "offset", "regression"
-MIN_DISTANCE, SCORE_DISTANCE_RATIO = "min_distance", "score_distance_ratio"
-RANKINGS = (MIN_DISTANCE, SCORE_DISTANCE_RATIO)
+MIN_DISTANCE, GAUSSIAN_WEIGHTED = "min_distance", "gaussian_weighted"
+SCORE_DISTANCE_RATIO = "score_distance_ratio"
+SCORE_SCALED_DISTANCE_RATIO = "score_scaled_distance_ratio"
+# Modes of candidate_ranking_mode, and the field that a mode alone uses.
+RANKINGS = {
+    MIN_DISTANCE: "",
+    SCORE_DISTANCE_RATIO: "score_distance_offset",
+    SCORE_SCALED_DISTANCE_RATIO: "score_distance_multiplier",
+    GAUSSIAN_WEIGHTED: "std_dev_multiplier",
+}
+_RANKING_IOU = 0.7  # min_iou of the Gaussians of GAUSSIAN_WEIGHTED
 _FAR = 1e5  # pixels; distance of candidates with a low score
 _LABELLED = 1e-3  # weight of a keypoint from which on it is labelled
 
@@ -46,7 +55,6 @@ class Keypoints(NamedTuple):
 
     points: tf.Tensor  # float32 [B, N, P, 2], in pixels of the map
     scores: tf.Tensor  # float32 [B, N, P]
-    instance_scores: tf.Tensor  # float32 [B, N], mean score of the visible ones
 
 
 class _Labels(NamedTuple):
@@ -70,6 +78,8 @@ class Refinement:
     search_scale: float  # most distance of a candidate, relative to that box's longer side
     ranking: str  # one of RANKINGS
     distance_offset: float  # pixels added to a distance, in the ratio of score and distance
+    distance_multiplier: float = 0.1  # the same as a share of the longer side of the box
+    deviations: Tuple[float, ...] = ()  # factors of the object's deviation, for each keypoint
 
 
 @dataclass(frozen=True)
@@ -198,13 +208,21 @@ class KeypointTask:
         ways = heatmaps.values_at(maps[self._head(REGRESSION)][-1], peaks.y, peaks.x)
         batch, count = sizes(ways)[:2]
         ways = tf.reshape(ways, [batch, count, len(self.indices), 2])
-        points, scores = refine(
-            peaks.points[:, :, tf.newaxis] + ways, *self._candidates(maps), boxes, self.refinement
+        return Keypoints(
+            *refine(
+                peaks.points[:, :, tf.newaxis] + ways,
+                *self._candidates(maps),
+                boxes,
+                self.refinement,
+            )
         )
-        visible = tf.cast(scores > self.rescoring_threshold, tf.float32)
-        total = tf.reduce_sum(scores * visible, axis=2)
-        mean = tf.math.divide_no_nan(total, tf.reduce_sum(visible, axis=2))
-        return Keypoints(points, scores, mean)
+
+    def rescored(self, scores: tf.Tensor, keypoint_scores: tf.Tensor) -> tf.Tensor:
+        """Scores [B, N] of objects times the mean score of their visible keypoints [B, N, all]."""
+        own = tf.gather(keypoint_scores, self.indices, axis=2)
+        visible = tf.cast(own > self.rescoring_threshold, tf.float32)
+        total = tf.reduce_sum(own * visible, axis=2)
+        return scores * tf.math.divide_no_nan(total, tf.reduce_sum(visible, axis=2))
 
     def _candidates(self, maps: HeadMaps) -> Tuple[tf.Tensor, tf.Tensor]:
         """The best peaks of each kind: points [B, M, P, 2] and scores [B, M, P]."""
@@ -232,25 +250,46 @@ def refine(
     distances = tf.sqrt(tf.reduce_sum(tf.square(ways), axis=4))
     all_scores = scores[:, tf.newaxis]
     distances = tf.where(all_scores < options.least_score, _FAR, distances)
-    ranks = -distances
-    if options.ranking == SCORE_DISTANCE_RATIO:
-        ranks = all_scores / (distances + options.distance_offset)
+    ranks = _ranks(distances, all_scores, boxes, options)
     chosen = tf.argmax(ranks, axis=2, output_type=tf.int32)  # [B, N, P]
     selected = tf.one_hot(chosen, sizes(candidates)[1], axis=2)  # [B, N, M, P]
     points = tf.einsum("bnmk,bmkc->bnkc", selected, candidates)
-    distance = tf.reduce_sum(selected * distances, axis=2)
-    score = tf.einsum("bnmk,bmk->bnk", selected, scores)
+    if options.ranking == GAUSSIAN_WEIGHTED:
+        score = tf.reduce_max(ranks, axis=2)
+    else:
+        score = tf.einsum("bnmk,bmk->bnk", selected, scores)
 
     middles = (boxes[..., :2] + boxes[..., 2:]) / 2.0
     halves = options.box_scale * (boxes[..., 2:] - boxes[..., :2]) / 2.0
     low, high = (middles - halves)[:, :, tf.newaxis], (middles + halves)[:, :, tf.newaxis]
     is_outside = tf.reduce_any((points < low) | (points > high), axis=3)
     reach = options.search_scale * tf.reduce_max(2.0 * halves, axis=2)[..., tf.newaxis]
-    stays = is_outside | (score < options.least_score) | (distance > reach)
+    # The reference looks for any candidate within reach, whichever one the ranks choose.
+    is_far = tf.reduce_min(distances, axis=2) > reach
+    stays = is_outside | (score < options.least_score) | is_far
     return (
         tf.where(stays[..., tf.newaxis], regressed, points),
         tf.where(stays, options.unmatched_score, score),
     )
+
+
+def _ranks(
+    distances: tf.Tensor,  # float32 [B, N, M, P]
+    scores: tf.Tensor,  # float32 [B, 1, M, P]
+    boxes: tf.Tensor,  # float32 [B, N, 4]
+    options: Refinement,
+) -> tf.Tensor:
+    """Ranks of candidates, float32 [B, N, M, P]; the one with the highest rank is chosen."""
+    if options.ranking == MIN_DISTANCE:
+        return -distances
+    if options.ranking == SCORE_DISTANCE_RATIO:
+        return scores / (distances + options.distance_offset)
+    _, _, heights, widths = geometry.centers_and_sizes(boxes[:, :, tf.newaxis, tf.newaxis])
+    if options.ranking == SCORE_SCALED_DISTANCE_RATIO:
+        return scores / (distances + tf.maximum(heights, widths) * options.distance_multiplier)
+    deviations = heatmaps.gaussian_deviations(heights, widths, _RANKING_IOU)
+    deviations *= tf.constant(options.deviations)
+    return scores * tf.exp(-tf.square(distances / deviations) / 2.0)
 
 
 def _pair(maps: tf.Tensor, k: int) -> tf.Tensor:
@@ -293,6 +332,11 @@ def _check_ranking(config: KeypointEstimation, at: str) -> Iterator[Problem]:
             f"{nearest(config.candidate_ranking_mode, list(RANKINGS))}",
             f"use one of {', '.join(RANKINGS)}",
         )
+        return
+    unused = {*RANKINGS.values()} - {"", RANKINGS[config.candidate_ranking_mode]}
+    for name in non_default_fields(config, sorted(unused)):
+        mode = next(mode for mode, field in RANKINGS.items() if field == name)
+        yield no_effect(f"{at}.{name}", f"candidate_ranking_mode is not {mode}")
 
 
 @rules(center_net_pb2.CenterNet)
@@ -346,6 +390,9 @@ def _make_task(
         return make_head(name, channels, params, use_depthwise=model.use_depthwise, bias=bias)
 
     factor = config.task_loss_weight
+    deviations = tuple(
+        config.keypoint_label_to_std.get(point.label, 1.0) for point in item.keypoints
+    )
     return KeypointTask(
         name=config.task_name,
         class_index=item.id - 1,
@@ -363,9 +410,7 @@ def _make_task(
             REGRESSION: factor * config.keypoint_regression_loss_weight,
         },
         min_iou=model.object_center_params.min_box_overlap_iou,
-        deviations=tuple(
-            config.keypoint_label_to_std.get(point.label, 1.0) for point in item.keypoints
-        ),
+        deviations=deviations,
         radius=config.offset_peak_radius,
         has_own_offsets=config.per_keypoint_offset,
         refinement=Refinement(
@@ -377,6 +422,8 @@ def _make_task(
             search_scale=config.candidate_search_scale,
             ranking=config.candidate_ranking_mode,
             distance_offset=config.score_distance_offset,
+            distance_multiplier=config.score_distance_multiplier,
+            deviations=tuple(config.std_dev_multiplier * each for each in deviations),
         ),
         clips=config.clip_out_of_frame_keypoints,
         rescores=config.rescore_instances,
