@@ -136,28 +136,38 @@ class Detections:
             if self.masks is not None:
                 entry["segmentation"] = self.segmentation(i)
             if self.keypoints is not None:
-                has_point = self.is_keypoint()[i, :, np.newaxis]
-                points = self.keypoints[i, :, ::-1] * self.image_size[::-1]
-                rows = np.where(has_point, np.hstack([points, 2 * has_point]), 0)
+                points, has_point = self.keypoints_in_pixels()
+                rows = np.hstack([points[i], 2 * has_point[i, :, np.newaxis]])
                 entry["keypoints"] = rows.ravel().tolist()
             entries.append(entry)
         return entries
 
+    def keypoints_in_pixels(self) -> Tuple[np.ndarray, np.ndarray]:
+        """Keypoints as x and y in pixels [n, P, 2], 0 where absent, and `is_keypoint`."""
+        has_point = self.is_keypoint()
+        assert self.keypoints is not None
+        points = self.keypoints[..., ::-1] * np.array(self.image_size[::-1], np.float32)
+        return np.where(has_point[..., np.newaxis], points, 0.0), has_point
+
     def to_supervision(self) -> Any:
         """The same as `supervision.Detections`, with boxes as x, y, x, y in pixels."""
-        if importlib.util.find_spec("supervision") is None:
-            raise RunError(
-                "to_supervision needs the package supervision, which is not installed; "
-                "run pip install supervision"
-            )
-        import supervision
-
-        return supervision.Detections(
+        return _supervision().Detections(
             xyxy=self.boxes[:, [1, 0, 3, 2]],
             mask=None if self.masks is None else self.whole_masks(),
             confidence=self.scores,
             class_id=self.classes,
             data={"class_name": np.array(self.names, str)},
+        )
+
+    def to_supervision_keypoints(self) -> Any:
+        """The keypoints as `supervision.KeyPoints`, x and y in pixels, 0 where absent."""
+        points, has_point = self.keypoints_in_pixels()
+        scores = has_point.astype(np.float32)
+        if self.keypoint_scores is not None:
+            scores *= self.keypoint_scores
+        # Of the names that versions have for the scores, all know this place.
+        return _supervision().KeyPoints(
+            points, self.classes, scores, data={"class_name": np.array(self.names, str)}
         )
 
     def draw(self, image: ImageOrPath) -> np.ndarray:
@@ -324,6 +334,18 @@ class Detector:
                 "detection; train longer, or give --threshold a number"
             )
         return ClassThresholds(table.all_classes.threshold, table.per_class())
+
+
+def _supervision() -> Any:
+    """The package supervision."""
+    if importlib.util.find_spec("supervision") is None:
+        raise RunError(
+            "to_supervision needs the package supervision, which is not installed; "
+            "run pip install supervision"
+        )
+    import supervision
+
+    return supervision
 
 
 def _read(image: ImageOrPath) -> Tuple[np.ndarray, Tuple[int, int]]:

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from typing import Any, Dict, List, Mapping, Type
 from xml.etree import ElementTree
 
+import numpy as np
 import yaml
 
 from estimator_det.compat import tf
@@ -17,7 +19,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.files import atomic, image_header
 from exporters.detector import Detections
 from exporters.image_files import ImageFile, read_image
-from exporters.loaded_model import LABEL_MAP_FILE
+from exporters.loaded_model import LABEL_MAP_FILE, NO_SKELETON
 from inputs.datasets import masks, writer
 
 FOLDER = "annotations"  # in the output of detect
@@ -27,14 +29,20 @@ PRECISION = 2  # digits of a pixel
 class AnnotationWriter:
     """Base class of the formats; each writes below a folder.
 
+    Attributes:
+        has_keypoints: True if the format has keypoints.
+
     Args:
         folder: The folder of the annotations.
         images: The folder that contains all images; their names are relative to it.
         class_names: Id -> name of the label map.
     """
 
+    has_keypoints = True
+
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         self.folder, self.images, self.class_names = folder, images, dict(class_names)
+        self.keypoints: Dict[int, List[str]] = {}  # names by id of the class
         os.makedirs(folder)
 
     def add(self, path: str, detections: Detections) -> None:
@@ -43,6 +51,13 @@ class AnnotationWriter:
 
     def close(self) -> None:
         """Writes what is written once for all images."""
+
+    def add_keypoint_names(self, detections: Detections) -> None:
+        """Adds the names of the keypoints of the classes that have some."""
+        if detections.keypoints is not None:
+            has_some = detections.is_keypoint().any(axis=1)
+            for class_id in detections.classes[has_some].tolist():
+                self.keypoints[class_id] = _keypoint_names(detections)
 
     def name(self, path: str) -> str:
         """The name of an image relative to the folder of all images."""
@@ -66,7 +81,7 @@ class Coco(AnnotationWriter):
         super().__init__(folder, images, class_names)
         self._images: List[Dict[str, Any]] = []
         self._annotations: List[Dict[str, Any]] = []
-        self._keypoints: Dict[int, Dict[str, Any]] = {}  # by id of the class
+        self._skeleton = NO_SKELETON
 
     def add(self, path: str, detections: Detections) -> None:
         number, (height, width) = len(self._images) + 1, detections.image_size
@@ -77,34 +92,34 @@ class Coco(AnnotationWriter):
             area = {"area": entry["bbox"][2] * entry["bbox"][3]}
             if count := sum(seen > 0 for seen in entry.get("keypoints", ())[2::3]):
                 entry["num_keypoints"] = count
-                self._keypoints[entry["category_id"]] = _keypoints(detections)
             self._annotations.append({**identity, **area, **entry})
+        self.add_keypoint_names(detections)
+        self._skeleton = detections.skeleton
         self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
-        names = sorted(self.class_names.items())
-        categories = [
-            {"id": class_id, "name": name, **self._keypoints.get(class_id, {})}
-            for class_id, name in names
-        ]
+        lines = [[start + 1, end + 1] for start, end in self._skeleton.edges]  # from 1
+        categories: List[Dict[str, Any]] = []
+        for class_id, name in sorted(self.class_names.items()):
+            categories.append({"id": class_id, "name": name})
+            if class_id in self.keypoints:
+                categories[-1].update(keypoints=self.keypoints[class_id], skeleton=lines)
         document: Dict[str, Any] = {
             "images": self._images, "annotations": self._annotations, "categories": categories,
         }  # fmt: skip
         atomic.write(os.path.join(self.folder, "instances.json"), json.dumps(document))
 
 
-def _keypoints(detections: Detections) -> Dict[str, Any]:
-    """Names and lines of keypoints as a category of COCO has them: lines count from 1."""
+def _keypoint_names(detections: Detections) -> List[str]:
     assert detections.keypoints is not None
-    skeleton = detections.skeleton
-    names = [skeleton.name(i) for i in range(detections.keypoints.shape[1])]
-    lines = [[start + 1, end + 1] for start, end in skeleton.edges]
-    return {"keypoints": names, "skeleton": lines}
+    return [detections.skeleton.name(i) for i in range(detections.keypoints.shape[1])]
 
 
 @FORMATS.register("pascal_voc")
 class PascalVoc(AnnotationWriter):
     """An XML file for each image, with boxes."""
+
+    has_keypoints = False
 
     def add(self, path: str, detections: Detections) -> None:
         root = ElementTree.Element("annotation")
@@ -128,33 +143,52 @@ def _element(parent: ElementTree.Element, name: str, value: Any) -> None:
 
 @FORMATS.register("yolo")
 class Yolo(AnnotationWriter):
-    """A text file for each image with a line for each box, and the names in `data.yaml`."""
+    """A text file for each image with a line for each box, and the names in `data.yaml`.
+
+    Models with keypoints have those of each box in its line: x, y and visibility.
+    """
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         super().__init__(folder, images, class_names)
         self._positions = {class_id: i for i, class_id in enumerate(sorted(self.class_names))}
+        self._num_keypoints = 0
 
     def add(self, path: str, detections: Detections) -> None:
         lines = []
-        for class_id, name, box in zip(
-            detections.classes.tolist(), detections.names, detections.normalized_boxes.tolist()
+        points = np.zeros([len(detections), 0])
+        if detections.keypoints is not None:
+            self._num_keypoints = detections.keypoints.shape[1]
+            pixels, has_point = detections.keypoints_in_pixels()
+            fractions = pixels / detections.image_size[::-1]
+            points = np.concatenate([fractions, 2 * has_point[..., np.newaxis]], axis=2)
+        for class_id, name, box, row in zip(
+            detections.classes.tolist(),
+            detections.names,
+            detections.normalized_boxes.tolist(),
+            points.reshape(len(detections), -1).tolist(),
         ):
             position = self._positions.setdefault(class_id, len(self._positions))
             self.class_names[class_id] = name
             top, left, bottom, right = box
             sides = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-            lines.append(" ".join([str(position), *(f"{side:.6f}" for side in sides)]) + "\n")
+            numbers = (f"{number:.6f}" for number in (*sides, *row))
+            lines.append(" ".join([str(position), *numbers]) + "\n")
         self.write(path, ".txt", "".join(lines))
 
     def close(self) -> None:
         names = {i: self.class_names[class_id] for class_id, i in self._positions.items()}
-        text = yaml.safe_dump({"names": dict(sorted(names.items()))}, allow_unicode=True)
+        document: Dict[str, Any] = {"names": dict(sorted(names.items()))}
+        if self._num_keypoints:
+            document["kpt_shape"] = [self._num_keypoints, 3]
+        text = yaml.safe_dump(document, allow_unicode=True)
         atomic.write(os.path.join(self.folder, "data.yaml"), text)
 
 
 @FORMATS.register("labelme")
 class Labelme(AnnotationWriter):
     """A JSON file for each image, with rectangles."""
+
+    has_keypoints = False
 
     def add(self, path: str, detections: Detections) -> None:
         here = os.path.dirname(os.path.join(self.folder, self.name(path)))
@@ -179,7 +213,7 @@ class Labelme(AnnotationWriter):
 
 @FORMATS.register("tfrecord")
 class Records(AnnotationWriter):
-    """Records with boxes, masks and the scores as confidences, and their label map."""
+    """Records with boxes, masks, keypoints and the scores as confidences, and their label map."""
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         super().__init__(folder, images, class_names)
@@ -190,11 +224,13 @@ class Records(AnnotationWriter):
             encoded = file.read()
         record = make_record(self.name(path), encoded, read_image(path), detections)
         self._writer.write(record.SerializeToString())
+        self.add_keypoint_names(detections)
         self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
         self._writer.close()
-        writer.write_label_map(self.class_names, os.path.join(self.folder, LABEL_MAP_FILE))
+        path = os.path.join(self.folder, LABEL_MAP_FILE)
+        writer.write_label_map(self.class_names, path, self.keypoints)
 
 
 def make_record(
@@ -214,4 +250,11 @@ def make_record(
         else [masks.to_png(mask) for mask in detections.whole_masks()],
         confidences=detections.scores.tolist(),
     )
+    if detections.keypoints is not None:
+        is_point = detections.is_keypoint()[..., np.newaxis]
+        annotations = dataclasses.replace(
+            annotations,
+            keypoints=np.where(is_point, detections.keypoints, np.nan),
+            keypoint_names=_keypoint_names(detections) * len(detections),
+        )
     return writer.make_example(encoded, annotations, filename=name)

@@ -48,7 +48,7 @@ from model_fn.evaluation.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_folder, named_readers
-from model_fn.evaluation.report import HEADLINE
+from model_fn.evaluation.report import HEADLINE, headline_label
 from model_fn.events import PROGRESS_FILE, short_name
 from model_fn.runs import evaluator
 
@@ -230,7 +230,7 @@ def _headline(run: Run) -> List[Tuple[str, str]]:
     tiles = []
     if run.chosen is not None:
         names = _headline_names(run.chosen)[:3]
-        tiles = [(name.split("/")[-1], _number(run.chosen.metrics[name])) for name in names]
+        tiles = [(headline_label(name), _number(run.chosen.metrics[name])) for name in names]
         tiles.append(("best F1", _number(run.table.all_classes.f1)))
     if run.progress:
         tiles.append(("steps", f"{run.progress[-1]['step']:,}"))
@@ -285,7 +285,8 @@ def _metrics(runs: Sequence[Run]) -> List[Tuple[str, List[Optional[float]], str]
     names = dict.fromkeys(name for evaluation in chosen for name in evaluation.metrics)
     rows = []
     for name in sorted(names, key=lambda name: (not name.startswith("Detection"), name)):
-        if "ByCategory" in name or name in ("global_step", "learning_rate", "loss"):
+        is_of_class = "ByCategory" in name and not name.startswith("Keypoints_")
+        if is_of_class or name in ("global_step", "learning_rate", "loss"):
             continue
         values = [run.chosen.metrics.get(name) if run.chosen else None for run in runs]
         notes = [run.chosen.notes.get(name, "") for run in runs if run.chosen]
@@ -319,7 +320,7 @@ def _series(run: Run) -> Iterator[Tuple[str, charts.Curve]]:
         label = f"{reader}: " if len(run.evaluations) > 1 else ""
         yield "Loss", _curve(f"{label}evaluation", rows, "Loss/total_loss")
         for name in _headline_names(evaluations[-1]) if evaluations else []:
-            yield "Evaluation", _curve(label + name.split("/")[-1], rows, name)
+            yield "Evaluation", _curve(label + headline_label(name), rows, name)
     yield "Learning rate", _curve("", run.progress, "learning_rate")
     yield "Speed of training, images/s", _curve("", run.progress, "images_per_second")
 

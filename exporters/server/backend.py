@@ -10,7 +10,14 @@ import requests
 
 from estimator_det.console.printing import plain
 from estimator_det.errors import RunError
-from exporters.loaded_model import BOXES, CLASSES, MASKS, NO_SKELETON, NUM, SCORES, LoadedModel
+from exporters.loaded_model import (
+    KEYPOINT_SCORES,
+    KEYPOINTS,
+    MASKS,
+    NO_SKELETON,
+    REQUIRED_OUTPUTS,
+    LoadedModel,
+)
 from inputs.datasets.writer import encode_image
 from model_fn.serving.graph import SERVING_DEFAULT
 
@@ -58,8 +65,8 @@ class RemoteModel(LoadedModel):
         try:
             return {
                 key: np.asarray([row[key] for row in rows], np.float32)
-                for key in (NUM, BOXES, SCORES, CLASSES, MASKS)
-                if key != MASKS or MASKS in rows[0]
+                for key in (*REQUIRED_OUTPUTS, MASKS, KEYPOINTS, KEYPOINT_SCORES)
+                if key in REQUIRED_OUTPUTS or key in rows[0]
             }
         except (KeyError, TypeError, ValueError) as error:
             raise BackendError(

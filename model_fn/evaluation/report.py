@@ -25,8 +25,14 @@ NOTHING, LINE, TABLE = "nothing", "line", "table"
 REPORT_SECS = 10.0  # between two lines of progress
 
 # Loss, mAPs that are not of a category or size, AP of LVIS, panoptic quality.
-HEADLINE = re.compile(r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU")
-_DETAIL = re.compile(r"ByCategory|\((small|medium|large)\)|AR@10?$|^Loss/|^learning_rate$")
+HEADLINE = re.compile(
+    r"loss|\w+_Precision/mAP[^/( ]*|\w+_AP|PanopticQuality@[\d.]+IOU"
+    r"|Keypoints_Precision/mAP ByCategory/.+"
+)
+# Metrics of keypoints are all by class.
+_DETAIL = re.compile(
+    r"^(?!Keypoints_).*ByCategory|\((small|medium|large)\)|AR@10?( |$)|^Loss/|^learning_rate$"
+)
 _NAMED = 4  # metrics that share a reason, by name
 
 
@@ -34,6 +40,14 @@ def is_main(name: str) -> bool:
     """True for metrics of the short table: none of a class or size, no terms of the loss."""
     # By exclusion, so that metrics of plug-ins are in the table, too.
     return _DETAIL.search(name) is None
+
+
+def headline_label(name: str) -> str:
+    """The last part of the name of a metric; with its class if it is of keypoints."""
+    summary, _, class_name = name.partition(" ByCategory/")
+    if class_name:  # "Keypoints_Precision/mAP ByCategory/cat" becomes "keypoints mAP of cat"
+        return f"keypoints {summary.split('/')[-1]} of {class_name}"
+    return name.split("/")[-1]
 
 
 def report(
@@ -125,7 +139,7 @@ def print_results(name: str, results: Dict[str, Any], row: Optional[ThresholdRow
     thresholds adds its best F1.
     """
     chosen = {key: value for key, value in scalars(results).items() if HEADLINE.fullmatch(key)}
-    ends = [key.split("/")[-1] for key in chosen]
+    ends = [headline_label(key) for key in chosen]
     names = [end if ends.count(end) == 1 else key for end, key in zip(ends, chosen)]
     shown = dict(zip(names, chosen.values()))
     numbers = " ".join(

@@ -112,7 +112,7 @@ def test_coco_entries():
         _detections().mask(0)
 
 
-def test_keypoints_of_detections(tmp_path):
+def test_keypoints_of_detections(monkeypatch):
     """Those below a class of the model's, or without coordinates, are absent everywhere."""
     found = _detections(
         keypoints=np.float32([[[0.25, 0.5], [0.75, 0.5]], [[0, 0], [0, 0]]]),
@@ -133,6 +133,12 @@ def test_keypoints_of_detections(tmp_path):
         assert drawn[20, 80].any() and drawn[40, 80].any() == has_line
     with pytest.raises(ValueError, match="these detections have no keypoints"):
         _detections().is_keypoint()
+    stand_in = types.SimpleNamespace(KeyPoints=lambda *values, data: (*values, data["class_name"]))
+    monkeypatch.setattr("exporters.detector._supervision", lambda: stand_in)
+    points, class_ids, scores, names = found.to_supervision_keypoints()
+    assert points.tolist() == [[[8, 2], [8, 6]], [[0, 0], [0, 0]]]
+    assert class_ids.tolist() == [2, 1] and names.tolist() == ["dog", "cat"]
+    assert scores.tolist() == [[0.75, 0.125], [0, 0]]
 
 
 def test_the_skeleton_is_that_of_the_export(exported, tmp_path):

@@ -79,7 +79,7 @@ def test_convert_reads_the_drafts(exported, photos, tmp_path, capsys, name):
     assert "its labels may have been corrected" in capsys.readouterr().err
 
 
-def test_keypoints_of_coco(tmp_path):
+def test_keypoints_of_drafts(tmp_path):
     found = Detections(
         normalized_boxes=np.float32([[0, 0, 1, 1]] * 2),
         scores=np.float32([0.9, 0.8]),
@@ -90,18 +90,41 @@ def test_keypoints_of_coco(tmp_path):
         keypoint_scores=np.float32([[0.9, 0.8], [0, 0]]),
         skeleton=Skeleton({0: "nose", 1: "tail"}, ((0, 1),)),
     )
-    drafts = FORMATS.get("coco")(str(tmp_path / "drafts"), "images", {})
-    drafts.add("images/a.png", found)
-    drafts.close()
-    path = tmp_path / "drafts" / "instances.json"
+    image_path = tmp_path / "images" / "a.png"
+    image_path.parent.mkdir()
+    Image.fromarray(np.zeros([8, 16, 3], np.uint8)).save(image_path)
+    for name in ("coco", "yolo", "tfrecord"):
+        drafts = FORMATS.get(name)(str(tmp_path / name), str(image_path.parent), {})
+        drafts.add(str(image_path), found)
+        drafts.close()
+        assert drafts.has_keypoints
+    assert not any(FORMATS.get(name).has_keypoints for name in ("pascal_voc", "labelme"))
+    path = tmp_path / "coco" / "instances.json"
     assert json.loads(path.read_text())["categories"] == [
         {"id": 1, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]},
         {"id": 2, "name": "cup"},
     ]
-    read = open_source("coco", source.SourceOptions(images="images", annotations=str(path)))
+    images = str(image_path.parent)
+    read = open_source("coco", source.SourceOptions(images=images, annotations=str(path)))
     (image,) = read.images
     assert read.keypoints == {"cat": ["nose", "tail"]}
     assert image.objects[0].keypoints == [4, 4, 2, 8, 2, 2]
+
+    yolo = tmp_path / "yolo"
+    options = {"annotations": str(yolo), "classes": str(yolo / "data.yaml")}
+    (image,) = open_source("yolo", source.SourceOptions(images=images, **options)).images
+    cat, cup = image.objects
+    assert cat.keypoints == [0.25, 0.5, 2, 0.5, 0.25, 2] and cup.keypoints[2::3] == [0, 0]
+
+    (record,) = tf.data.TFRecordDataset(str(tmp_path / "tfrecord" / "detections.record"))
+    feature = tf.train.Example.FromString(record.numpy()).features.feature
+    ys = feature["image/object/keypoint/y"].float_list.value
+    np.testing.assert_array_equal(ys, [0.5, 0.25, np.nan, np.nan])
+    assert list(feature["image/object/keypoint/visibility"].int64_list.value) == [2, 2, 0, 0]
+    assert read_label_map(str(tmp_path / "tfrecord" / "label_map.pbtxt")).keypoint_ids == {
+        "nose": 0,
+        "tail": 1,
+    }
 
 
 def test_records(exported, photos, tmp_path):

@@ -264,7 +264,7 @@ def _detect_images(
     """Prints a line for each image; returns the number of those that cannot be used."""
     from exporters.detect_files import DETECTIONS_FILE, detect_files
 
-    failed = 0
+    failed = num_keypoints = 0
     for result in detect_files(detector, files, output_dir, passes, drawing):
         if result.detections is None:
             failed += 1
@@ -272,6 +272,8 @@ def _detect_images(
             continue
         if drafts:
             drafts.add(result.path, result.detections)
+            if not drafts.has_keypoints and result.detections.keypoints is not None:
+                num_keypoints += int(result.detections.is_keypoint().sum())
         pairs = zip(result.detections.names, result.detections.scores)
         labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
@@ -282,6 +284,9 @@ def _detect_images(
     if drafts:
         drafts.close()
         console.print_line(f"drafts of labels: {drafts.folder}")
+        if num_keypoints:
+            text = printing.counted(num_keypoints, "keypoint")
+            console.print_line(f"  without {text}, which coco, yolo and tfrecord would have")
     return failed
 
 
