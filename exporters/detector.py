@@ -165,7 +165,7 @@ class Detections:
         scores = has_point.astype(np.float32)
         if self.keypoint_scores is not None:
             scores *= self.keypoint_scores
-        # Of the names that versions have for the scores, all know this place.
+        # Versions of the package have several names for the scores, but all have them third.
         return _supervision().KeyPoints(
             points, self.classes, scores, data={"class_name": np.array(self.names, str)}
         )

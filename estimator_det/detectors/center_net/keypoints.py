@@ -219,9 +219,9 @@ class KeypointTask:
 
     def rescored(self, scores: tf.Tensor, keypoint_scores: tf.Tensor) -> tf.Tensor:
         """Scores [B, N] of objects times the mean score of their visible keypoints [B, N, all]."""
-        own = tf.gather(keypoint_scores, self.indices, axis=2)
-        visible = tf.cast(own > self.rescoring_threshold, tf.float32)
-        total = tf.reduce_sum(own * visible, axis=2)
+        task_scores = tf.gather(keypoint_scores, self.indices, axis=2)
+        visible = tf.cast(task_scores > self.rescoring_threshold, tf.float32)
+        total = tf.reduce_sum(task_scores * visible, axis=2)
         return scores * tf.math.divide_no_nan(total, tf.reduce_sum(visible, axis=2))
 
     def _candidates(self, maps: HeadMaps) -> Tuple[tf.Tensor, tf.Tensor]:
