@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib.metadata
 import itertools
+import logging
 import os
 import platform
 import sys
@@ -15,9 +16,11 @@ import estimator_det
 from estimator_det.console import printing
 from estimator_det.programs import console, other_trainers
 from estimator_det.programs.verbs import (
+    base,
     benchmark,
     check_config,
     check_data,
+    completion,
     convert,
     data_worker,
     demo,
@@ -25,6 +28,7 @@ from estimator_det.programs.verbs import (
     evaluate,
     export,
     import_model,
+    info,
     init,
     pretrained,
     replay,
@@ -37,26 +41,74 @@ from estimator_det.programs.verbs import (
 )
 
 # In the order of the help.
-VERBS = (
-    demo, convert, init, check_config, check_data, show_data, pretrained, import_model, train,
-    submit, data_worker, replay, evaluate, report, export, detect, serve, sync, benchmark,
+GROUPS = {
+    "start": (demo, init, info, completion),
+    "data": (convert, check_data, show_data),
+    "training": (check_config, train, evaluate, report, replay, data_worker),
+    "models": (pretrained, import_model, export, detect, benchmark),
+    "serving": (serve,),
+    "cloud": (submit, sync),
+}
+VERBS = tuple(itertools.chain(*GROUPS.values()))
+
+# Verbs whose result other programs read.
+JSON_VERBS = (
+    "check-config", "check-data", "convert", "demo", "init", "info", "train", "evaluate", "report",
+    "pretrained", "import", "export", "detect", "benchmark",
 )  # fmt: skip
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help in one notation: values are named by what they are, and defaults are shown."""
+
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        name = action.dest
+        for end, metavar in (("_dir", "DIR"), ("secs", "SECONDS"), ("seconds", "SECONDS")):
+            if name.endswith(end):
+                return metavar
+        names = {int: "N", base.positive: "N", float: "X", base.above_zero: "X"}
+        return names.get(action.type) or name.rpartition("_")[2].upper()
+
+    def _iter_indented_subactions(self, action: argparse.Action) -> Any:
+        """No verbs below `VERB`: `make_parser` puts them under headings."""
+        return iter(())
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        is_shown = action.option_strings and not action.required and "(default" not in text
+        if is_shown and action.default not in (None, argparse.SUPPRESS, False, "", []):
+            text += " (default: %(default)s)"
+        return text
+
+
+class _ShortHelp(argparse.Action):
+    """`-h`: of a verb with many options, only those that most users need."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        hidden = [each for each in parser._actions if each.option_strings]
+        if parser.common:
+            parser.usage = "%(prog)s [CONFIG] [options]"
+            for action in hidden:
+                if not {"-h", "--help_all", *parser.common}.intersection(action.option_strings):
+                    action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
 
 
 class _Parser(argparse.ArgumentParser):
     """Its errors repeat arguments, which may be names of files."""
 
-    lists = "verbs"  # in its help
+    lists = "--help lists all verbs"
 
     def __init__(self, **settings: Any) -> None:
-        raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(formatter_class=raw, allow_abbrev=False, **settings)
+        super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **settings)
+        self.common: Sequence[str] = ()  # options in the help by `-h`; empty for all
+        text = "show this help message and exit"
+        self.add_argument("-h", "--help", action=_ShortHelp, nargs=0, help=text)
 
     def error(self, message: str) -> Any:
         """Prints the error without the usage, which is long."""
-        self.exit(
-            console.EXIT_USAGE, f"error: {message}\n{self.prog} --help lists all {self.lists}\n"
-        )
+        self.exit(console.EXIT_USAGE, f"error: {message}\n{self.prog} {self.lists}\n")
 
     def refuse_unknown(self, what: str, name: str, known: Iterable[str]) -> None:
         """Ends with an error if a name is not known; the error contains the nearest one."""
@@ -90,8 +142,14 @@ class _Parser(argparse.ArgumentParser):
 class _VerbParser(_Parser):
     """Takes arguments before, between and after options."""
 
-    lists = "options"
+    lists = "--help lists all options"
     _is_within = False
+
+    def shorten_help(self, common: Sequence[str]) -> None:
+        """Leaves options that are not `common` to `--help_all`."""
+        self.common, self.lists = common, "--help_all lists all options"
+        text = "show all options and exit"
+        self.add_argument("--help_all", action="help", help=text)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         if self._is_within:
@@ -132,7 +190,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         options = _parse(arguments)
     except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
-    console.quiet_logging()
+    console.quiet_logging(logging.WARNING if options.quiet else logging.INFO)
+    console.use_json(getattr(options, "json", False))
     return console.run(lambda: _run(options))
 
 
@@ -144,12 +203,15 @@ def _run(options: argparse.Namespace) -> Any:
     runs = () if options.verb == "check-config" else ("model_dir", "checkpoint_dir")
     folders = (getattr(options, name, None) for name in runs)
     plugins.load(vars(options).pop("plugins"), folders)
+    del options.quiet
     return options.run(options)
 
 
 def _parse(arguments: List[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by `submit`, which starts another program."""
     parser = make_parser()
+    if arguments[:1] == ["help"]:  # `help train`
+        arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else ""
     if name.startswith("-"):
         parser.refuse_unknown_options([_with_underscores(name)])
@@ -182,8 +244,9 @@ def make_parser() -> _Parser:
         help="print the versions of estimator-det and TensorFlow, and exit",
     )
     verbs = parser.add_subparsers(
-        title="verbs", metavar="VERB", dest="verb", required=True, parser_class=_VerbParser
-    )
+        metavar="VERB", dest="verb", required=True, parser_class=_VerbParser,
+        help="what to do; `estimator-det help VERB` describes it",
+    )  # fmt: skip
     verb: Any
     for verb in VERBS:
         name = name_of(verb)
@@ -203,7 +266,16 @@ def make_parser() -> _Parser:
             help="import a module of yours, from the working folder or installed, that registers "
             "components; may be repeated",
         )
+        base.add_options(inner, bool, {"--quiet": "print results, warnings and errors only"})
+        if name in JSON_VERBS and "--json" not in inner._option_string_actions:
+            base.add_options(inner, bool, {"--json": "print the result as JSON, and nothing else"})
+        if hasattr(verb, "COMMON_OPTIONS"):
+            inner.shorten_help(verb.COMMON_OPTIONS)
         inner.set_defaults(run=verb.run)
+    lines = {action.dest: action for action in verbs._choices_actions}
+    for title, members in GROUPS.items():
+        group = parser.add_argument_group(title)
+        group._group_actions += [lines[name_of(verb)] for verb in members]
     return parser
 
 

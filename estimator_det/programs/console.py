@@ -62,14 +62,35 @@ DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
 # Packages whose modules are imported where they are needed.
 _PACKAGES = (
-    "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "tqdm",
+    "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "shtab",
+    "tqdm",
 )  # fmt: skip
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
 
 
+class _Output:
+    """Form of the standard output of this process; `--json` sets it."""
+
+    is_json = False
+
+
+def use_json(is_json: bool) -> None:
+    """Prints the result of a verb as JSON from now on, and no lines; or lines again."""
+    _Output.is_json = is_json
+
+
 def print_line(text: str) -> None:
     """Prints a line for the user at once, also into a pipe that its reader may close."""
-    printing.report(text)
+    if not _Output.is_json:
+        printing.report(text)
+
+
+def report_result(document: Any) -> None:
+    """Prints the result of a verb for other programs, with `--json`; its lines are for users."""
+    if _Output.is_json:
+        from estimator_det.files import json_lines
+
+        printing.report(json_lines.dumps(document, indent=2), whole=True)
 
 
 def quiet_logging(level: int = logging.INFO, *, of_libraries: bool = False) -> None:

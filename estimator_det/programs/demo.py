@@ -95,6 +95,7 @@ def run_demo(
     title = f"\nmetrics on {files.num_eval} held-out images, also in {model_dir}/eval_0:"
     console.say_metrics(title, metrics)
     console.print_line(f"{sum(seconds.values()):.0f} s in total; summary: {summary}")
+    console.report_result(content)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,7 @@
-import argparse
 import pathlib
 import platform
-import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,9 +13,9 @@ from PIL import Image
 import estimator_det
 from estimator_det import errors
 from estimator_det.compat import tf, tf1
-from estimator_det.config import pipeline, plugins
+from estimator_det.config import plugins
 from estimator_det.errors import UsageError
-from estimator_det.programs import cli, console, other_trainers
+from estimator_det.programs import cli, console
 from estimator_det.programs.verbs import check_config, evaluate
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import calibration
@@ -26,7 +25,6 @@ from tests.model_fn.checks.small import SMALL
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
-EXPORT = ["export", str(CONFIG), "--trained_checkpoint_prefix=x", "--output_directory=out"]
 VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config", "sync")
 
 
@@ -149,147 +147,76 @@ def test_options_with_dashes(capsys):
     assert (options.model_dir, options.pipeline_config_path) == ("a-b", "c-d.config")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ([], 2, "VERB"),
-        (["trian"], 2, "unknown verb trian; did you mean 'train'?"),
-        (["train", "--num_replicas=2", "--model_dir=r", str(CONFIG)], 2, "--strategy mirrored"),
-        (["train", "--accumulate_steps=2", "--model_dir=r", str(CONFIG)], 2, "--strategy none"),
-        (
-            ["train", str(CONFIG), "--model_dir=r", "--num_train_steps=-5"],
-            2,
-            "setting num_train_steps=-5: allowed are 0 to 4,294,967,295 steps",
-        ),
-        (["train", "--model_dir", "run"], 2, "--pipeline_config_path"),
-        (["check-config"], 2, "no configuration is given"),
-        (
-            ["check-data", "a.config", "--pipeline_config_path=b.config"],
-            2,
-            "two configurations are given, a.config as an argument and --pipeline_config_path b.",
-        ),
-        (["evaluate", "--model_dir=r", "--timeout_secs=3"], 2, "requires --continuous"),
-        (
-            ["train", str(CONFIG), "--model_dir=r", "--eval_every_steps=0"],
-            2,
-            "every_steps is 0; give 1 or more",
-        ),
-        (["check-config", "nowhere.config"], 3, "no such configuration file: nowhere.config"),
-        (["check-config", str(CONFIG), "--set", "model.ssd.num_clases=3"], 2, "num_classes"),
-        (["check-config", str(CONFIG), "--set", "train_config.batch_size=many"], 2, "batch_size"),
-        (["check-config", str(CONFIG), "--config_override", "modle {}"], 2, "model"),
-        (["train", "--pipeline_config_path", str(CONFIG), "--model_dir", "r"], 2, "placeholder"),
-        (["detect", "--model", "none", "none.jpg"], 3, "none.jpg"),
-        (["detect", "--model=m", "a.jpg", "--threshold=50"], 2, "'50' is not a score: give a num"),
-        (["detect", "--model=m", "a.jpg", "--threshold=nan"], 2, "between 0 and 1, or auto"),
-        (["detect", "--model=m", "a.jpg", "--min_score=-.1"], 2, "between 0 and 1, or auto"),
-        (
-            ["convert", "--from=detection_jsonl", "--to=tfrecord", "--min_score=1.5"],
-            2,
-            "'1.5' is not a score: give a number between 0 and 1",
-        ),
-        (["evaluate", "--model_dir", "none"], 3, "--model_dir: there is no folder none"),
-        ([*EXPORT, "--input_type=image_tensr"], 2, "did you mean 'image_tensor'"),
-        ([*EXPORT, "--use_side_inputs=maybe"], 2, "'maybe' is neither true nor false"),
-        (["export", str(CONFIG), "--output_dir=e"], 2, "no checkpoint is given: add the folder"),
-        (["benchmark", "e", "--data=r", "--batch_sizes=1,x"], 2, "must be whole numbers"),
-        (["convert", "--from=coc", "--to=tfrecord", "--output_dir=o"], 2, "did you mean 'coco'"),
-        (["train", "c", "--model_dir=r", "--rescale_schedule"], 2, "needs --num_train_steps above"),
-    ],
-)
-def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys):
-    assert cli.main(arguments) == code
+# A command, its exit code and a part of its error; CONFIG is a shipped configuration.
+ERRORS = """
+ | 2 | VERB
+trian | 2 | unknown verb trian; did you mean 'train'?
+help trian | 2 | unknown verb trian; did you mean 'train'?
+train --num_replicas=2 --model_dir=r CONFIG | 2 | --strategy mirrored
+train --accumulate_steps=2 --model_dir=r CONFIG | 2 | --strategy none
+train CONFIG --model_dir=r --num_train_steps=-5 | 2 | num_train_steps=-5: allowed are 0 to 4,294
+train --model_dir run | 2 | --pipeline_config_path
+train CONFIG | 2 | no folder for the run is given: add --model_dir DIR, or give the folder of a
+train c --model_dir=r --rescale_schedule | 2 | needs --num_train_steps above
+train CONFIG --model_dir=r --eval_every_steps=0 | 2 | every_steps is 0; give 1 or more
+train --pipeline_config_path CONFIG --model_dir r | 2 | placeholder
+check-config | 2 | no configuration is given
+check-data a.config --pipeline_config_path=b.config | 2 | two configurations are given, a.config as
+check-config nowhere.config | 3 | no such configuration file: nowhere.config
+check-config CONFIG --set model.ssd.num_clases=3 | 2 | num_classes
+check-config CONFIG --set train_config.batch_size=many | 2 | batch_size
+check-config CONFIG --config_override 'modle {}' | 2 | model
+evaluate --model_dir=r --timeout_secs=3 | 2 | requires --continuous
+evaluate --model_dir none | 3 | --model_dir: there is no folder none
+detect --model none none.jpg | 3 | none.jpg
+detect --model=m a.jpg --threshold=50 | 2 | '50' is not a score: give a num
+detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto
+detect --model=m a.jpg --min_score=-.1 | 2 | between 0 and 1, or auto
+convert --from=detection_jsonl --to=tfrecord --min_score=1.5 | 2 | '1.5' is not a score: give a num
+convert --from=coc --to=tfrecord --output_dir=o | 2 | did you mean 'coco'
+export CONFIG --trained_checkpoint_prefix=x --output_directory=o --input_type=image_tensr | 2 | did
+export CONFIG --output_dir=o --use_side_inputs=maybe | 2 | 'maybe' is neither true nor false
+export CONFIG --output_dir=e | 2 | no checkpoint is given: add the folder
+benchmark e --data=r --batch_sizes=1,x | 2 | must be whole numbers
+"""
+
+
+@pytest.mark.parametrize("row", ERRORS.strip("\n").splitlines())
+def test_errors_have_exit_codes_and_no_traceback(row, capsys):
+    command, code, message = row.split(" | ")
+    arguments = shlex.split(command.replace("CONFIG", str(CONFIG)))
+    assert cli.main(arguments) == int(code)
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["train", "my.config", "--model_dri", "r1"],
-            "unknown option --model_dri; did you mean '--model_dir'?",
-        ),
-        (
-            ["train", "my.config", "--model-dri=r1"],
-            "unknown option --model_dri; did you mean '--model_dir'?",
-        ),
-        (
-            ["train", "my.config", "--model_dir=r1", "--num_trian_step", "5"],
-            "unknown option --num_trian_step; did you mean '--num_train_steps'?",
-        ),
-        (
-            ["check-config", "--config_overide=model { }"],
-            "unknown option --config_overide; did you mean '--config_override'?",
-        ),
-        (["check-config", "--qqqqqq"], "unknown option --qqqqqq"),
-        (["train", "my.config"], "the following arguments are required: --model_dir"),
-        (["check-config", "a", "b", "c"], "unknown arguments: b c"),
-        (["train", "my.config", "--model_dir"], "argument --model_dir: expected one argument"),
-        (["--versoin"], "unknown option --versoin; did you mean '--version'?"),
-        # Half of the letters are not enough for a suggestion.
-        (["train", "my.config", "--warmup", "3"], "unknown option --warmup"),
-        (["export", "run", "--nms"], "unknown option --nms"),
-        (
-            ["train", "my.config", "--resume"],
-            "--resume is an option of other trainers. Instead, remove it: a run in --model_dir "
-            "resumes",
-        ),
-        (
-            ["train", "my.config", "--batch-size=8"],
-            "--batch_size is an option of other trainers. Instead, set train_config.batch_size, "
-            "for example --set train_config.batch_size=8",
-        ),
-    ],
-)
-def test_wrong_arguments_take_two_lines(arguments, message, capsys):
-    assert cli.main(arguments) == 2
+# Commands, the first line of their error, and the help that the second line names.
+WRONG = """
+train my.config --model_dri r1 | unknown option --model_dri; did you mean '--model_dir'? | help_all
+train my.config --model-dri=r1 | unknown option --model_dri; did you mean '--model_dir'? | help_all
+train c --num_trian_step 5 | unknown option --num_trian_step; did you mean '--num_train_steps'? | help_all
+check-config --config_overide=c | unknown option --config_overide; did you mean '--config_override'? | help
+check-config --qqqqqq | unknown option --qqqqqq | help
+check-config a b c | unknown arguments: b c | help
+train my.config --model_dir | argument --model_dir: expected one argument | help_all
+--versoin | unknown option --versoin; did you mean '--version'? | help
+train my.config --warmup 3 | unknown option --warmup | help_all
+export run --nms | unknown option --nms | help_all
+train c --resume | --resume is an option of other trainers. Instead, remove it: a run in --model_dir resumes | help_all
+train c --batch-size=8 | --batch_size is an option of other trainers. Instead, set train_config.batch_size, for example --set train_config.batch_size=8 | help_all
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("row", WRONG.strip().splitlines())
+def test_wrong_arguments_take_two_lines(row, capsys):
+    command, message, help_option = row.split(" | ")
+    assert cli.main(command.split()) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first == f"error: {message}"
-    verb = arguments[0]
-    help_of = (
-        "--help lists all verbs" if verb == "--versoin" else f"{verb} --help lists all options"
-    )
-    assert second == f"estimator-det {help_of}"
-
-
-REMEDIES = [
-    (program, name, remedy)
-    for program, remedies in other_trainers.REMEDIES.items()
-    for name, remedy in remedies.items()
-]
-
-
-@pytest.mark.parametrize(
-    ("program", "remedy"), sorted({(program, remedy) for program, _, remedy in REMEDIES})
-)
-def test_what_replaces_options_of_other_trainers_exists(program, remedy):
-    parsers = _parsers()
-    (verb,) = re.findall(r"estimator-det (\w+)", remedy) or [program]
-    if verb == "model_main":
-        verb = "train"
-    assert set(re.findall(r"--\w+", remedy)) <= set(parsers[verb]._option_string_actions)
-    config = pipeline.read_pipeline(str(CONFIG))
-    for text in re.findall(r"--set (\S+=\S+)", remedy):
-        pipeline.apply_overrides(config, [text.replace("=N", "=3")])  # or an error
-
-
-def test_no_option_of_ours_is_refused_as_another_trainer_s():
-    parsers = _parsers()
-    taken = [
-        (program, name)
-        for program, name, _ in REMEDIES
-        if program in parsers and f"--{name}" in parsers[program]._option_string_actions
-    ]
-    assert not taken
-
-
-def _parsers():
-    """The parser of each verb."""
-    actions = cli.make_parser()._actions
-    (verbs,) = [each for each in actions if isinstance(each, argparse._SubParsersAction)]
-    return verbs.choices
+    verb = command.split()[0].replace("--versoin", "")
+    program = f"estimator-det {verb}".rstrip()
+    assert second == f"{program} --{help_option} lists all {'options' if verb else 'verbs'}"
 
 
 @pytest.mark.parametrize(
@@ -511,24 +438,6 @@ def test_faults_of_the_program_keep_their_traceback():
     for bug in (KeyError("missing"), ValueError("wrong"), OSError("no file"), RuntimeError("no")):
         with pytest.raises(type(bug)):
             console.run(lambda bug=bug: fail(bug))
-
-
-def test_main_metrics_are_printed_and_all_with_verbose(capsys):
-    small, precision = "X_Precision/mAP (small)", "X_Precision/mAP"
-    metrics = {small: -1.0, precision: 0.5, "X_Recall/AR@100": -1.0, "global_step": 20.0}
-    console.say_metrics("title", metrics)
-    title, *lines = capsys.readouterr().out.splitlines()
-    assert title == "title"
-    assert [line.split() for line in lines[:3]] == [
-        [precision, "0.5000"],
-        ["X_Recall/AR@100", "no", "such", "objects"],
-        ["global_step", "20"],
-    ]
-    assert lines[3:] == [
-        "  in the event files: 1 more; train and evaluate print them with --verbose"
-    ]
-    console.say_metrics("title", metrics, verbose=True)
-    assert len(capsys.readouterr().out.splitlines()) == 1 + len(metrics)
 
 
 def test_failed_assertions_of_a_graph_are_told_as_they_were_meant():

@@ -14,6 +14,7 @@ from estimator_det.files import atomic, json_lines
 from estimator_det.programs import console
 
 CONFIG_FILE = "pipeline.config"
+RUN_FOLDER = "run"  # in the folder of a project
 REPORT_FILES = ("report.txt", "report.json", "histograms.png")
 CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
@@ -42,7 +43,7 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
             must be given.
     """
     group = parser.add_argument_group("configuration")
-    note = f"; default: {default}" if default else ""
+    note = f" (default: {default})" if default else ""
     text = f"pipeline configuration, or the folder of a run{note}"
     group.add_argument("config", nargs="?", metavar="CONFIG", help=text)
     add_options(group, str, {"--pipeline_config_path FILE": "the same as an option"})
@@ -108,13 +109,11 @@ def write_report(
         tf.io.gfile.remove(picture)
 
 
-def print_report(document: Any, lines: Sequence[str], *, as_json: bool) -> None:
-    """Prints a report as JSON, or the lines of it."""
-    if as_json:
-        printing.report(json_lines.dumps(document, indent=2), whole=True)
-        return
+def print_report(document: Any, lines: Sequence[str]) -> None:
+    """Prints the lines of a report, or with `--json` all of it."""
     for line in lines:
         console.print_line(line)
+    console.report_result(document)
 
 
 def fields_of(options: Any, arguments: Mapping[str, Any]) -> Dict[str, Any]:
@@ -174,6 +173,12 @@ def load(
     """The configuration of `config_path`, with all changes applied."""
     path = config_path(options, default)
     return console.load_config(path, options.config_override, options.set, is_trusted=is_trusted)
+
+
+def run_folder(path: str) -> str:
+    """The folder of a run: `path`, or its subfolder `run` where `init` lets a project train."""
+    has_run = os.path.isdir(os.path.join(path, RUN_FOLDER))
+    return os.path.join(path, RUN_FOLDER) if has_run else path
 
 
 def _normal(path: str) -> str:

@@ -20,14 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "TFRecord files, for images and the mAP; may be repeated"
     add_options(parser, str, {"--data PATTERN": text}, action="append", required=True)
-    text = "of the records; default: that of the export"
+    text = "of the records (default: that of the export)"
     add_options(parser, str, {"--label_map FILE": text})
     text = "images for each run; models of one batch size are measured at it only (default: 1,8)"
     add_options(parser, _numbers, {"--batch_sizes N,N,…": text}, default=(1, 8))
     text = "of runs for each batch size, after three runs to warm up (default: %(default)g)"
     add_options(parser, float, {"--seconds": text}, default=5.0)
-    add_options(parser, int, {"--num_images": "images of the records for the mAP; default: all"})
-    text = f"for benchmark.txt, .json and .png; default: the folder {FOLDER} beside the models"
+    add_options(parser, int, {"--num_images": "images of the records for the mAP (default: all)"})
+    text = f"for benchmark.txt, .json and .png (default: the folder {FOLDER} beside the models)"
     add_options(parser, str, {"--output_dir": text})
 
 
@@ -65,5 +65,6 @@ def run(options: argparse.Namespace) -> int:
         for line in report.text_lines(document):
             console.print_line(line)
         console.print_line(f"written: {', '.join(report.write(document, folder))}")
+        console.report_result(document)
     has_failed = any("error" in model for model in document["models"])
     return console.EXIT_FAILED if has_failed else console.EXIT_OK

@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
             problems += memory_problems
             lines += memory_lines
     for problem in problems:
-        if problem.severity != "error":
+        if problem.severity != "error" and not options.json:
             printing.report(problem)
     for line in lines:
         console.print_line(line)
@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
     num_warnings = sum(problem.severity == "warning" for problem in problems)
     totals = printing.counted(len(errors), "error"), printing.counted(num_warnings, "warning")
     console.print_line(", ".join(totals))
+    console.report_result({"summary": lines, "problems": [vars(problem) for problem in problems]})
     for problem in errors:  # last, where they are seen
         printing.report(problem, sys.stderr)
     return console.EXIT_FAILED if errors else console.EXIT_OK

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         f"{errors}, {printing.counted(report.num_warnings, 'warning')}",
     ]
     shown = lines if options.verbose else data_report.summary_lines(report)
-    print_report(document, [*shown, *closing], as_json=options.json)
+    print_report(document, [*shown, *closing])
     return console.EXIT_FAILED if report.num_errors else console.EXIT_OK
 
 

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(TFRECORD, COCO),
         help=f"{TFRECORD}: records for training; {COCO}: a file of annotations, of records",
     )
-    text = "an existing label map, whose ids are used; default: label_map.pbtxt is written"
+    text = "an existing label map, whose ids are used (default: label_map.pbtxt is written)"
     add_options(parser, str, {"--label_map FILE": text})
     _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
     _add_record_arguments(parser.add_argument_group("the records, with --to tfrecord"))
@@ -72,7 +72,7 @@ def _add_source_arguments(group: Any) -> None:
     }
     add_options(group, str, texts)
     add_options(group, score, {"--min_score": "detection_jsonl: the lowest score read"})
-    add_options(group, float, {"--max_megapixels": "limit of an image (178.95697)"})
+    add_options(group, float, {"--max_megapixels": "limit of an image (default: 178.95697)"})
 
 
 def _add_record_arguments(group: Any) -> None:
@@ -82,7 +82,7 @@ def _add_record_arguments(group: Any) -> None:
         "train=train.txt,val=val.txt, or one list as train,val=val.txt",
     }
     add_options(group, str, texts)
-    add_options(group, int, {"--num_shards": "of each split (one for 1,000 images)"})
+    add_options(group, int, {"--num_shards": "of each split (default: one for 1,000 images)"})
     add_options(
         group, bool, {"--masks": "write masks as PNG", "--clip_boxes": "clip boxes to the image"}
     )
@@ -95,7 +95,7 @@ def _add_record_arguments(group: Any) -> None:
 def _add_run_arguments(group: Any) -> None:
     text = "how much of an image is checked (decode)"
     add_options(group, str, {"--verify": text}, choices=("decode", "header"))
-    text = "report all faults and stop (default), or skip the data"
+    text = "report all faults and stop, or skip the data (default: stop)"
     add_options(group, str, {"--on_error": text}, choices=("stop", "skip"))
     text = "what to do with copies of an image in one split (keep)"
     add_options(group, str, {"--duplicates": text}, choices=("keep", "skip", "stop"))
@@ -228,4 +228,4 @@ def _report(conversion: Any, arguments: Dict[str, Any]) -> None:
         f"{printing.counted(images, 'image')} in {conversion.seconds:.1f} s; report, charts and "
         f"all faults: {folder}"
     )
-    print_report(document, [*shown, closing], as_json=bool(arguments.get("json")))
+    print_report(document, [*shown, closing])

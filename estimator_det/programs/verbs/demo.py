@@ -11,12 +11,16 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "ssd (default), or mask_rcnn: two stages, with masks; takes longer"
+    text = "ssd, or mask_rcnn: two stages, with masks; takes longer"
     add_options(parser, str, {"--model": text}, default="ssd", choices=("ssd", "mask_rcnn"))
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
     text = "seed of the data and the initial weights (default: %(default)s)"
     add_options(parser, int, {"--seed": text}, default=0)
-    add_options(parser, int, {"--num_train_steps": "default: train_config.num_steps"})
+    add_options(
+        parser,
+        int,
+        {"--num_train_steps": "steps of the training (default: train_config.num_steps)"},
+    )
     text = "of the data set (default: %(default)s)"
     add_options(parser, str, {"--size": text}, default="small", choices=("tiny", "small", "large"))
     add_set_argument(parser)

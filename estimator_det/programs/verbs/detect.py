@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "folder of an export, or a model in it, of any format"
     add_options(parser, str, {"--model PATH": text}, required=True)
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
-    text = "draw and write only detections of these classes, with commas between; default: all"
+    text = "draw and write only detections of these classes, with commas between (default: all)"
     add_options(parser, names_of, {"--classes NAMES": text})
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="detections")
     parser.add_argument(
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, str, texts)
     text = "images of record files in place of image files; may be repeated"
     add_options(group, str, {"--records PATTERN": text}, action="append")
-    text = "default: one for each 1,000 images, or for each record file"
+    text = "shards of the work (default: one for each 1,000 images, or for each record file)"
     add_options(group, positive, {"--num_shards": text})
 
 
@@ -86,13 +86,20 @@ def run(options: argparse.Namespace) -> int:
     if options.min_score is None:
         options.min_score = AUTO if options.save_annotations else DEFAULT_MIN_SCORE
     if options.runner:
-        return _run_shards(options)
+        return _reported(_run_shards(options), options)
     for name in ("runner_options", "records", "num_shards"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} has no effect without --runner; remove it")
     if not options.images:
         raise UsageError("give images, videos or folders of images")
-    return _run_here(options)
+    return _reported(_run_here(options), options)
+
+
+def _reported(code: int, options: argparse.Namespace) -> int:
+    """The exit code, after the result for other programs."""
+    document = {"output_dir": options.output_dir, "is_complete": code == console.EXIT_OK}
+    console.report_result(document)
+    return code
 
 
 def _run_here(options: argparse.Namespace) -> int:

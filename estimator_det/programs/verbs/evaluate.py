@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     add_options,
     add_verbose_argument,
     load,
+    run_folder,
 )
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ CALIBRATIONS = (
     "sigmoid_calibration",
     "class_id_function_approximations",
     "class_id_sigmoid_calibrations",
-    "temperature_scaling_calibration",
+    "temperature_scaling_calibration; without a KIND the first of these",
 )
 
 
@@ -40,8 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir")
     texts = {
         "--model_dir": "folder of a run, or prefix of one of its checkpoints",
-        "--output_dir": "folder for event files; default: model_dir, or FILE_evaluation of "
-        "--detections",
+        "--output_dir": "folder for event files (default: model_dir, or FILE_evaluation of "
+        "--detections)",
     }
     add_options(parser, str, texts)
     # With this older name of --model_dir, --model_dir was --output_dir.
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=CALIBRATIONS,
         metavar="KIND",
         help="fit a calibration of the scores to the first reader's evaluation and write it as "
-        f"text for --config_override: {CALIBRATIONS[0]} (default), sigmoid_calibration, both "
+        f"text for --config_override: {CALIBRATIONS[0]}, sigmoid_calibration, both "
         "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
         "temperature_scaling_calibration",
     )
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> None:
         options.output_dir = options.output_dir or options.model_dir
         options.model_dir = options.checkpoint_dir
     elif options.model_dir is None and options.config and os.path.isdir(options.config):
-        options.model_dir = options.config
+        options.model_dir = options.config = run_folder(options.config)
     _check_options(options)
     if options.detections:
         _evaluate_file(options)
@@ -245,6 +246,8 @@ def _evaluate(
         if calibrate:
             # Exports use the thresholds and calibration of the first reader, too.
             _calibrate(scores, calibrate, evaluations[0], folder)
+    names = ("reader", "step", "metrics")
+    console.report_result([{name: getattr(each, name) for name in names} for each in evaluations])
 
 
 def _calibrate(scores: Any, kind: str, evaluation: Evaluation, model_dir: str) -> None:

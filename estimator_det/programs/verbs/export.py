@@ -17,11 +17,16 @@ from estimator_det.programs.verbs.base import (
     fields_of,
     load,
     names_of,
+    run_folder,
 )
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
+COMMON_OPTIONS = (
+    "--model_dir", "--output_dir", "--format", "--overwrite", "--input_type", "--input_shape",
+    "--quantize", "--sample_images", "--quiet",
+)  # fmt: skip
 SUMMARY = "Exports a checkpoint as SavedModel, frozen graph and other formats"
 EXAMPLE = "run --output_dir exported"
 
@@ -79,31 +84,31 @@ def _add_choices(parser: Any, texts: Mapping[str, str], default: Optional[bool] 
 
 def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
-        "image_tensor (default), encoded_image_string_tensor, tf_example, float_image_tensor, "
+        "image_tensor, encoded_image_string_tensor, tf_example, float_image_tensor, "
         "several of them with commas between, or all; the SavedModel has a signature for each"
     )
     add_options(parser, str, {"--input_type": text}, default="image_tensor")
-    text = "sizes of the input images, -1 for any size; default: any size"
+    text = "sizes of the input images, -1 for any size (default: any size)"
     add_options(parser, str, {"--input_shape B,H,W,C": text}, default="")
     text = "needed for models with a context_config: context features are inputs, too"
     _add_choices(parser, {"use_side_inputs": text})
     for name, text in SIDE_INPUTS.items():
-        text = f"{text}; default: what the model needs"
+        text = f"{text} (default: what the model needs)"
         add_options(parser, str, {f"--{name}": text}, default="")
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     texts = {
-        "--label_map_path": "becomes an asset; default: the label map of the configuration",
-        "--thresholds FILE": "thresholds for detect --threshold auto; default: those of the "
-        "checkpoint's evaluation, eval_READER/thresholds-STEP.json, if there are any",
+        "--label_map_path": "becomes an asset (default: the label map of the configuration)",
+        "--thresholds FILE": "thresholds for detect --threshold auto (default: those of the "
+        "checkpoint's evaluation, eval_READER/thresholds-STEP.json, if there are any)",
     }
     add_options(parser, str, texts)
     text = "the SavedModel has variables, not constants: slower, but they can be changed"
     add_options(parser, bool, {"--trainable": text})
     text = (
-        "the SavedModel refuses larger batches, and its warm-up requests are of batches up to N; "
-        "default: no limit, and requests of one image"
+        "the SavedModel refuses larger batches, and its warm-up requests are of batches up to N "
+        "(default: no limit, and requests of one image)"
     )
     add_options(parser, int, {"--max_batch N": text})
     parser.add_argument(
@@ -122,13 +127,13 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
         "image file or folder; may be repeated. Each format is compared with the checkpoint on two "
-        "images, and --quantize int8 measures ranges on a hundred; default: images of the "
-        "configured records"
+        "images, and --quantize int8 measures ranges on a hundred (default: images of the "
+        "configured records)"
     )
     add_options(parser, str, {"--sample_images IMAGE": text}, action="append", default=[])
     text = (
         "Python interpreter, or virtual environment, that has the converters of onnx, tfjs and "
-        "openvino; default: $ESTIMATOR_DET_CONVERTERS, or this interpreter"
+        "openvino (default: $ESTIMATOR_DET_CONVERTERS, or this interpreter)"
     )
     add_options(parser, str, {"--converter_python FILE": text})
     parser.add_argument(
@@ -142,17 +147,17 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
     text = "weights and activations as int8, weights as float16, or weights as int8"
     add_options(group, str, {"--quantize": text}, choices=("int8", "float16", "dynamic"))
     numbers = {
-        "--max_detections N": "detections of an image; default: max_total_detections of the "
-        "configuration",
-        "--max_classes_per_detection N": "classes of a detection, without --use_regular_nms; "
-        "default: 1",
-        "--detections_per_class N": "detections of a class, with --use_regular_nms; default: "
-        "max_detections_per_class of the configuration",
+        "--max_detections N": "detections of an image (default: max_total_detections of the "
+        "configuration)",
+        "--max_classes_per_detection N": "classes of a detection, without --use_regular_nms "
+        "(default: 1)",
+        "--detections_per_class N": "detections of a class, with --use_regular_nms (default: "
+        "max_detections_per_class of the configuration)",
     }
     add_options(group, int, numbers)
     choices = {
-        "use_regular_nms": "suppress boxes of each class by themselves: slower; default: false",
-        "add_postprocessing_op": "false: the model returns raw boxes and scores; default: true",
+        "use_regular_nms": "suppress boxes of each class by themselves: slower (default: false)",
+        "add_postprocessing_op": "false: the model returns raw boxes and scores (default: true)",
     }
     _add_choices(group, choices, None)
 
@@ -165,7 +170,7 @@ def run(options: argparse.Namespace) -> None:
         raise UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")
     # `export run` is short for `export --model_dir run`.
     if options.model_dir is None and options.config and os.path.isdir(options.config):
-        options.model_dir = options.config
+        options.model_dir = options.config = run_folder(options.config)
     checkpoint = options.trained_checkpoint_prefix or options.model_dir
     if checkpoint is None:
         raise UsageError(
@@ -239,3 +244,7 @@ def _report(export: Any, formats: Sequence[str]) -> None:
     console.print_line(
         f"thresholds:    {export.thresholds or 'none (evaluate the checkpoint first)'}"
     )
+    names = ("name", "path", "num_bytes")
+    models = [{name: getattr(each, name) for name in names} for each in export.models]
+    files = {name: getattr(export, name) for name in ("checkpoint", "label_map", "thresholds")}
+    console.report_result({"models": models, **files})

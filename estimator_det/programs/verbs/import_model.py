@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, str, {"--from FORMAT": text}, dest="source", required=True)
     text = (
-        "configuration of the model; default: one that is proposed from the shapes in the file, "
-        "for SSD with MobileNet v1 or v2"
+        "configuration of the model (default: one that is proposed from the shapes in the file, "
+        "for SSD with MobileNet v1 or v2)"
     )
     add_options(parser, str, {"--pipeline_config_path FILE": text})
     add_change_arguments(parser)
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--anchor_order",
         choices=("last", "2017"),
         help="position of the interpolated anchor: 2017 for models of the first release of the "
-        "Object Detection API (second), last for others; default: that of the anchors in the "
-        "file, else last",
+        "Object Detection API (second), last for others (default: that of the anchors in the "
+        "file, else last)",
     )
     add_options(parser, bool, {"--overwrite": "replace an earlier import"})
 
@@ -89,3 +89,5 @@ def run(options: argparse.Namespace) -> None:
     console.print_line(f"configuration: {imported.pipeline_config}")
     console.print_line(f"label map:     {imported.label_map or 'none in the file'}")
     console.print_line(f"report:        {imported.report}")
+    names = ("checkpoint", "pipeline_config", "label_map", "report")
+    console.report_result({name: getattr(imported, name) for name in names})

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, bool, {"--list": "print all names; downloads nothing"})
     text = (
-        "folder of archives and their contents; default: $ESTIMATOR_DET_CACHE, or "
-        "estimator-det in $XDG_CACHE_HOME or ~/.cache"
+        "folder of archives and their contents (default: $ESTIMATOR_DET_CACHE, or "
+        "estimator-det in $XDG_CACHE_HOME or ~/.cache)"
     )
     add_options(parser, str, {"--cache_dir DIR": text})
 
@@ -41,6 +41,7 @@ def run(options: argparse.Namespace) -> None:
         for model in models:
             network = f"{model.line}  {model.extractor:<{extractors}}"
             console.print_line(f"{model.name:<{names}}  {network}  {model.published}")
+        console.report_result([model._asdict() for model in models])
         return
     weights = pretrained.resolve(options.name, options.cache_dir)
     console.print_line(f"folder:        {weights.folder}")
@@ -48,6 +49,8 @@ def run(options: argparse.Namespace) -> None:
     console.print_line(f"configuration: {weights.config_path or 'none in the archive'}")
     if weights.zoo_model is not None:
         console.print_line(f"published:     {weights.zoo_model.published}")
+    files = (str(weights.folder), str(weights.checkpoint), weights.config_path)
+    console.report_result(dict(zip(("folder", "checkpoint", "configuration"), files)))
     console.print_line("to fine-tune a configuration with the same feature extractor:")
     console.print_line("  estimator-det train FILE --model_dir DIR " + "\\")
     lines = [f"    --set {shlex.quote(assignment(*pair))}" for pair in weights.fields.items()]

@@ -17,9 +17,9 @@ PAGE = "report.html"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run; one or two")
     texts = {
-        "--output FILE": f"the page; default: {PAGE} in the folder of the first run",
-        "--benchmark FILE": "benchmark.json of the run's exports; default: the first one below its "
-        "folder",
+        "--output FILE": f"the page (default: {PAGE} in the folder of the first run)",
+        "--benchmark FILE": "benchmark.json of the run's exports (default: the first one below its "
+        "folder)",
     }
     add_options(parser, str, texts)
 
@@ -41,3 +41,4 @@ def run(options: argparse.Namespace) -> None:
         page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
         files.write_text(path, page)
     console.print_line(f"page: {path} ({len(page) / 1e6:.1f} MB)")
+    console.report_result({"page": path})

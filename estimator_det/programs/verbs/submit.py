@@ -61,17 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(
         parser, str, {"--project": "project of the job (default: that of gcloud)"}, default=""
     )
-    text = "vertex (default), or ai-platform: closed since January 2025, prints the command only"
+    text = "vertex, or ai-platform: closed since January 2025, prints the command only"
     add_options(parser, str, {"--platform": text}, choices=PLATFORMS, default="vertex")
     add_options(parser, str, {"--service_account": "that the job runs as"}, default="")
     texts = {
-        "--name": "of the job; default: estimator-det- and the time",
-        "--output_dir": "folder for package, configuration and job.json; default: jobs/NAME",
-        "--package": "source distribution; default: built from the checkout",
+        "--name": "of the job (default: estimator-det- and the time)",
+        "--output_dir": "folder for package, configuration and job.json (default: jobs/NAME)",
+        "--package": "source distribution (default: built from the checkout)",
     }
     add_options(parser, str, texts)
     switches = {
-        "--dry_run": "check and print, upload nothing; the default if gcloud is not installed",
+        "--dry_run": "check and print, upload nothing; done anyway if gcloud is not installed",
         "--stage_data": "upload the local files that the configuration names to JOB_DIR/data",
     }
     add_options(parser, bool, switches)
@@ -84,9 +84,9 @@ def _add_machines(group: Any) -> None:
     texts = {
         "--machine_type": f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})",
         "--accelerator TYPE:COUNT": "of these machines, e.g. NVIDIA_TESLA_T4:1",
-        "--parameter_server_machine_type": "default: --machine_type; without accelerators",
+        "--parameter_server_machine_type": "without accelerators (default: --machine_type)",
         "--container_image": "image with estimator-det in it; no package is uploaded",
-        "--executor_image": "prebuilt image of Vertex AI; default: by region and machine",
+        "--executor_image": "prebuilt image of Vertex AI (default: by region and machine)",
     }
     add_options(group, str, texts)
     group.add_argument("--tpu", choices=jobs.TPUS, help="one machine with a TPU instead")

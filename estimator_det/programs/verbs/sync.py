@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("downloads of a running training")
     add_options(group, bool, {"--follow": "continue to download what is new, until Ctrl-C"})
     texts = {
-        "--interval_secs": "with --follow: seconds between two copies; default: 30",
-        "--timeout_secs": "with --follow: end after this time without anything new; default: never",
+        "--interval_secs": "with --follow: seconds between two copies (default: 30)",
+        "--timeout_secs": "with --follow: end after this time without new files (default: never)",
     }
     add_options(group, above_zero, texts)
 

@@ -14,8 +14,8 @@ from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
 from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
-    CONFIG_EXAMPLE,
     CONFIG_FILE,
+    RUN_FOLDER,
     above_zero,
     accept_names,
     add_config_arguments,
@@ -36,17 +36,24 @@ _STRATEGY_OF = {
 }
 
 AUTO = "auto"
+COMMON_OPTIONS = (
+    "--model_dir", "--num_train_steps", "--set", "--strategy", "--best_metric", "--patience",
+    "--quiet",
+)  # fmt: skip
 SUMMARY = "Trains a detector and evaluates it during training"
-EXAMPLE = f"{CONFIG_EXAMPLE} --model_dir run --set train_config.batch_size=8"
+EXAMPLE = "ssd.config --model_dir run --set train_config.batch_size=8"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser, default=f"{CONFIG_FILE} in model_dir, which resumes a run")
-    text = "folder for checkpoints and event files; a run in it resumes"
-    add_options(parser, str, {"--model_dir": text}, required=True)
+    text = (
+        "folder for checkpoints and event files; a run in it resumes (default: CONFIG if it is the "
+        f"folder of a run, or its subfolder {RUN_FOLDER})"
+    )
+    add_options(parser, str, {"--model_dir": text})
     texts = {
         "--num_train_steps": "steps in all; 0 trains for train_input_reader.num_epochs, and "
-        "without these until it is stopped; default: train_config.num_steps",
+        "without these until it is stopped (default: train_config.num_steps)",
         "--seed": "seed of initial weights, shuffling and augmentation",
     }
     add_options(parser, int, texts)
@@ -61,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, positive, {"--progress_steps": text}, default=20)
     intervals = {
         "--save_checkpoints_steps": "steps between checkpoints",
-        "--save_checkpoints_secs": "seconds between checkpoints; default: 600",
+        "--save_checkpoints_secs": "seconds between checkpoints (default: 600)",
     }
     add_options(parser.add_mutually_exclusive_group(), int, intervals)
     accept_names(parser, {"--checkpoint_every_n": "--save_checkpoints_steps"})
@@ -102,17 +109,17 @@ def _add_loop_arguments(group: Any) -> None:
         "machines in TF_CONFIG together, on those of its workers, each for itself, or on a TPU",
     )
     numbers = {
-        "--num_replicas": "devices of this machine that share a batch; default: all GPUs. Without "
-        "a GPU, this many logical CPUs, 1 by default",
+        "--num_replicas": "devices of this machine that share a batch, without a GPU logical "
+        "CPUs (default: all GPUs, or 1 CPU)",
         "--accumulate_steps": "split the batch of each replica into this many parts, taken one "
         "after the other in less memory; the step stays the same",
         "--steps_per_call": "steps in one call of the compiled function; reports come between "
-        "calls. Default: 1; with --strategy parameter_server 16 for each worker",
+        "calls (default: 1, with --strategy parameter_server 16 for each worker)",
     }
     add_options(group, int, numbers)
     texts = {
         "--tpu_name": "with --strategy tpu: name of the TPU, its grpc:// address, or local on its "
-        "own machine; default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG",
+        "own machine (default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG)",
         "--tpu_zone": "zone of the TPU",
         "--gcp_project": "project of the TPU",
     }
@@ -145,10 +152,10 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
 
 def _add_evaluation_arguments(group: Any) -> None:
     intervals = {
-        "--eval_every_steps": "steps between evaluations; each saves a checkpoint; default: "
-        "eval_config.eval_interval_steps, and where it is 0, time decides",
-        "--eval_throttle_secs": "minimum seconds between evaluations; default: "
-        "eval_config.eval_interval_secs",
+        "--eval_every_steps": "steps between evaluations; each saves a checkpoint (default: "
+        "eval_config.eval_interval_steps, and where it is 0, time decides)",
+        "--eval_throttle_secs": "minimum seconds between evaluations (default: "
+        "eval_config.eval_interval_secs)",
     }
     add_options(group.add_mutually_exclusive_group(), int, intervals)
     text = (
@@ -188,11 +195,28 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
     )
 
 
+def _folder_of_run(project: Optional[str]) -> str:
+    """The folder that `train project/` trains in, or resumes; its plug-ins are imported."""
+    from estimator_det.config import plugins
+
+    if project is None or not os.path.isdir(project):
+        raise UsageError(
+            "no folder for the run is given: add --model_dir DIR, or give the folder of a project "
+            "or run in place of its configuration"
+        )
+    is_run = os.path.exists(os.path.join(project, "checkpoint"))
+    folder = project if is_run else os.path.join(project, RUN_FOLDER)
+    plugins.load_record(folder)
+    return folder
+
+
 def run(options: argparse.Namespace) -> None:
     from estimator_det import files
     from estimator_det.config import pipeline
     from model_fn.runs import cluster, roles
 
+    if options.model_dir is None:
+        options.model_dir = _folder_of_run(options.config)
     if options.rescale_schedule and not options.num_train_steps:
         raise UsageError("--rescale_schedule needs --num_train_steps above 0: add it")
     if options.verbose:
@@ -245,3 +269,4 @@ def run(options: argparse.Namespace) -> None:
         reader, step = next(iter(named_readers(config))), int(metrics["global_step"])
         console.say_findings(config, options.model_dir, reader, step, metrics)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
+    console.report_result({"model_dir": options.model_dir, "metrics": metrics})
