@@ -101,6 +101,11 @@ class Recipe(Generic[LayoutType]):
     covers_pointwise: bool = False
 
     @property
+    def module(self) -> str:
+        """Module that has a line in the stack of every operation of the network."""
+        return type(self.layout).__module__
+
+    @property
     def is_tf2_line(self) -> bool:
         """True for a network of the TF2 line, whose layers use hyperparameters as Keras does."""
         return self.object_paths is not None

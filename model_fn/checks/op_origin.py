@@ -38,10 +38,10 @@ def origin_of(
     frames = _own_frames(forward_operation(operation))
     location = "{}:{}, in {}".format(*frames[0]) if frames else ""
     advice = {  # by module of the makers
-        registry.get(entry).__module__: (path, registry.tpu)
+        getattr(maker, "module", maker.__module__): (path, registry.tpu)  # a recipe has its own
         for path, registry, *_ in components(pipeline_config)
         if registry.tpu
-        for entry in registry
+        for maker in map(registry.get, registry)
     }
     modules = (file.removesuffix(".py").replace("/", ".") for file, *_ in frames)
     nearest = next((advice[module] for module in modules if module in advice), None)

@@ -183,15 +183,21 @@ def evaluate(
 ) -> List[Evaluation]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data instead.
 
-    A checkpoint that training deletes meanwhile is replaced by the newest.
-
     Args:
         model_dir: Folder of a run; it gets the events.
         options: Options of the run; `evaluation.sample_1_of_n` alone counts here.
         checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
     """
-    run = _make_run(config, model_dir, options, on_training_data, TABLE)
-    checkpoint = checkpoint or model_dir
+    _require(config, on_training_data)
+    run = make_run(config, model_dir, options, on_training_data, TABLE)
+    return evaluate_newest(run, checkpoint or model_dir)
+
+
+def evaluate_newest(run: EvaluationRun, checkpoint: str) -> List[Evaluation]:
+    """Evaluates a prefix, or the last checkpoint of a folder.
+
+    A checkpoint that training deletes meanwhile is replaced by the newest.
+    """
     while True:
         prefix = find_checkpoint(checkpoint)
         try:
@@ -202,17 +208,20 @@ def evaluate(
             _LOG.warning("%s; evaluating the next one", error)
 
 
-def _make_run(
+def _require(config: pipeline_pb2.TrainEvalPipelineConfig, on_training_data: bool) -> None:
+    reader = "train_input_reader" if on_training_data else "eval_input_reader"
+    require(config, "model", "graph_rewriter", "eval_config", reader)
+
+
+def make_run(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     model_dir: str,
     options: Optional[TrainOptions],
     on_training_data: bool,
     shown: str = LINE,
 ) -> EvaluationRun:
-    """A run that only evaluates, on this machine."""
+    """A run that only evaluates, on this machine, by a configuration without errors."""
     require_v2_behavior()
-    reader = "train_input_reader" if on_training_data else "eval_input_reader"
-    require(config, "model", "graph_rewriter", "eval_config", reader)
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
     readers = evaluation_readers(
         config,
@@ -247,12 +256,19 @@ def continuous_eval(
     Returns:
         The last evaluation on each reader; empty if there was no checkpoint.
     """
-    run = _make_run(config, model_dir, options, on_training_data)
+    _require(config, on_training_data)
+    run = make_run(config, model_dir, options, on_training_data)
+    return follow_training(run, checkpoint_dir or model_dir, timeout_secs, max_retries)
+
+
+def follow_training(
+    run: EvaluationRun, checkpoint_dir: str, timeout_secs: Optional[float], max_retries: int
+) -> List[Evaluation]:
+    """Evaluates checkpoints as `continuous_eval` does."""
     run.check()
-    folder, context = checkpoint_dir or model_dir, run.context
-    is_certain = context.options.num_train_steps is not None
-    end = TrainingEnd(folder, context.num_steps, is_certain=is_certain)
-    return follow(run, folder, end, timeout_secs, max_retries)
+    is_certain = run.context.options.num_train_steps is not None
+    end = TrainingEnd(checkpoint_dir, run.context.num_steps, is_certain=is_certain)
+    return follow(run, checkpoint_dir, end, timeout_secs, max_retries)
 
 
 def follow(

@@ -108,9 +108,10 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
 
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     evaluation = history.Evaluation("val", 20, {}, matches=synthetic(overconfident))
-    monkeypatch.setattr(evaluator, "evaluate", lambda *_, **__: [evaluation])
+    monkeypatch.setattr(evaluator, "evaluate_newest", lambda *_, **__: [evaluation])
     monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
-    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(CONFIG))
+    monkeypatch.delattr(evaluator, "require")  # the program alone checks
+    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(GOOD))
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
     shown = capsys.readouterr().out
     assert "function_approximation of 4,000 detections of 'val':" in shown

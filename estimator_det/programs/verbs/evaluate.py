@@ -190,11 +190,12 @@ def run_evaluation(
 ) -> None:
     """Checks the configuration, evaluates one checkpoint or several, and prints the metrics.
 
-    `calibrate` is a kind of `model_fn.evaluation.calibration`; the other arguments are those of
-    `model_fn.runs.evaluator`.
+    `calibrate` is a kind of `model_fn.evaluation.calibration`; `model_fn.runs.evaluator` documents
+    the other arguments.
     """
     console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
     from estimator_det.compat import tf
+    from model_fn.evaluation.report import LINE, TABLE
     from model_fn.runs import evaluator
     from model_fn.runs.options import EvaluationOptions, TrainOptions
 
@@ -203,21 +204,12 @@ def run_evaluation(
     if not (model_dir or continuous or tf.io.gfile.isdir(checkpoint)):
         folder = os.path.dirname(checkpoint) or "."
     options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
-    arguments = (config, folder, options)
-    evaluate: Callable[[], List[Evaluation]] = functools.partial(
-        evaluator.evaluate,
-        *arguments,
-        checkpoint=checkpoint,
-        on_training_data=on_training_data,
-    )
+    shown = LINE if continuous else TABLE
+    run = evaluator.make_run(config, folder, options, on_training_data, shown)
+    evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
     if continuous:
         evaluate = functools.partial(
-            evaluator.continuous_eval,
-            *arguments,
-            checkpoint_dir=checkpoint,
-            on_training_data=on_training_data,
-            max_retries=max_retries,
-            timeout_secs=timeout_secs,
+            evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
         )
     _evaluate(evaluate, config, folder, calibrate, verbose)
 
