@@ -42,7 +42,7 @@ def append_progress(model_dir: str, entry: Dict[str, Any]) -> None:
 
 
 class ProgressReport(NamedTuple):
-    """Figures of a run at a step; rates and waits are those since the previous report."""
+    """Figures of a run at a step; rates and waits cover the time since the previous report."""
 
     step: int
     num_steps: Optional[int]  # None for a training without end
@@ -85,9 +85,8 @@ class ProgressReport(NamedTuple):
 
     def figures(self) -> Dict[str, float]:
         """Figures besides `values`, by name and in basic units."""
-        figures = self._asdict()
-        for key in ("step", "num_steps", "values"):
-            del figures[key]
+        _, _, _, *names = self._fields
+        figures = {name: getattr(self, name) for name in names}
         return {name: float(value) for name, value in figures.items() if value is not None}
 
 
