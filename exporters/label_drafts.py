@@ -212,7 +212,7 @@ class Labelme(AnnotationWriter):
 
 
 @FORMATS.register("tfrecord")
-class Records(AnnotationWriter):
+class RecordDrafts(AnnotationWriter):
     """Records with boxes, masks, keypoints and the scores as confidences, and their label map."""
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:

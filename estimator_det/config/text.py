@@ -31,15 +31,15 @@ class ConfigWarning(UserWarning):
     """Something in a configuration file that is accepted, but probably not what was meant."""
 
 
-class _Block(NamedTuple):
+class _OpenBrace(NamedTuple):
     name: str
     line: int  # line where its brace opens, from 1
 
 
-class _Place(NamedTuple):
+class _ErrorPlace(NamedTuple):
     """Place of a parse error: the blocks around it, outermost first, and the last name read."""
 
-    blocks: List[_Block]
+    blocks: List[_OpenBrace]
     last_name: str
 
 
@@ -141,11 +141,11 @@ def _explained(error: text_format.ParseError, text: str, root: Message, source: 
     return UsageError(f"{plain(source)}:{line}: {what}{inside}\n    {shown}")
 
 
-def _place(text: str, line: int, column: int) -> _Place:
+def _place(text: str, line: int, column: int) -> _ErrorPlace:
     """Follows the braces up to a position, which counts from 1."""
     lines = text.split("\n")
     before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])
-    blocks: List[_Block] = []
+    blocks: List[_OpenBrace] = []
     last_name = ""
     counted, opened = 0, 1  # the line at a position, carried on from brace to brace
     for token in _TOKEN.finditer(before):
@@ -153,16 +153,16 @@ def _place(text: str, line: int, column: int) -> _Place:
         if value in "{<":
             opened += before.count("\n", counted, token.start())
             counted = token.start()
-            blocks.append(_Block(plain(last_name), opened))
+            blocks.append(_OpenBrace(plain(last_name), opened))
         elif value in "}>":
             if blocks:
                 blocks.pop()
         elif value[0].isalpha() or value[0] in "[_":
             last_name = value
-    return _Place(blocks, last_name)
+    return _ErrorPlace(blocks, last_name)
 
 
-def _type_at(root: Message, blocks: List[_Block]) -> List[Any]:
+def _type_at(root: Message, blocks: List[_OpenBrace]) -> List[Any]:
     """Message descriptors of the blocks around a place, outermost first, as far as known."""
     descriptors: List[Any] = [root.DESCRIPTOR]
     for block in blocks:
@@ -173,7 +173,7 @@ def _type_at(root: Message, blocks: List[_Block]) -> List[Any]:
     return descriptors
 
 
-def _unknown_field(complaint: str, place: _Place, root: Message) -> str:
+def _unknown_field(complaint: str, place: _ErrorPlace, root: Message) -> str:
     match = _NO_FIELD.match(complaint)
     if not match:
         return ""
@@ -191,7 +191,7 @@ def _unknown_field(complaint: str, place: _Place, root: Message) -> str:
     return what + (nearest(name, fields) or f"; its fields: {', '.join(sorted(fields))}")
 
 
-def _unknown_value(complaint: str, place: _Place, root: Message) -> str:
+def _unknown_value(complaint: str, place: _ErrorPlace, root: Message) -> str:
     match = _NO_VALUE.match(complaint)
     if not match:
         return ""
@@ -216,7 +216,7 @@ def _extension(complaint: str, line: str) -> str:
     )
 
 
-def _unbalanced(complaint: str, place: _Place, text: str, lines: List[str], line: int) -> str:
+def _unbalanced(complaint: str, place: _ErrorPlace, text: str, lines: List[str], line: int) -> str:
     if complaint.endswith("got }.") and not place.blocks:
         return "one closing brace too many: every block above is closed already"
     if not complaint.startswith('Expected "}"') or line < text.rstrip().count("\n") + 1:

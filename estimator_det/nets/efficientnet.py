@@ -70,7 +70,7 @@ END_POINTS = (
 )
 
 
-class _Block(NamedTuple):
+class _StackBlock(NamedTuple):
     name: str
     stack: Stack
     stride: int
@@ -96,7 +96,7 @@ def arg_scope() -> Iterator[None]:
         yield
 
 
-def _blocks(scale: Scale, drop_rate: float) -> Iterator[_Block]:
+def _blocks(scale: Scale, drop_rate: float) -> Iterator[_StackBlock]:
     """Blocks of a network; the rate of skipping one rises linearly."""
     repeats = [math.ceil(scale[1] * stack.repeats) for stack in STACKS]
     rise = drop_rate / sum(repeats)
@@ -104,7 +104,7 @@ def _blocks(scale: Scale, drop_rate: float) -> Iterator[_Block]:
     for place, (stack, count) in enumerate(zip(STACKS, repeats)):
         for index in range(count):
             stride = 1 if index else stack.stride
-            yield _Block(f"stack_{place}/block_{index}", stack, stride, rise * number)
+            yield _StackBlock(f"stack_{place}/block_{index}", stack, stride, rise * number)
             number += 1
 
 
@@ -114,7 +114,7 @@ def _skip_some(net: tf.Tensor, rate: float) -> tf.Tensor:
     return slim.dropout(net, 1.0 - rate, noise_shape=[batch, 1, 1, 1], is_training=True)
 
 
-def _block(net: tf.Tensor, block: _Block, width: float, drop_rate: float) -> tf.Tensor:
+def _block(net: tf.Tensor, block: _StackBlock, width: float, drop_rate: float) -> tf.Tensor:
     inputs, channels, stack = net, net.shape[-1], block.stack
     if stack.expansion > 1:
         net = conv2d(net, channels * stack.expansion, 1, scope="expand")
@@ -128,7 +128,7 @@ def _block(net: tf.Tensor, block: _Block, width: float, drop_rate: float) -> tf.
     return inputs + (_skip_some(net, drop_rate) if drop_rate else net)
 
 
-def _build_unused(blocks: Sequence[_Block], channels: int, width: float) -> None:
+def _build_unused(blocks: Sequence[_StackBlock], channels: int, width: float) -> None:
     """Creates the variables behind the last end point, with the classifier's.
 
     Published checkpoints have them, and their weight decay is part of the loss.

@@ -114,14 +114,14 @@ def arg_scope(weight_decay: float = WEIGHT_DECAY) -> ContextManager[None]:
     )
 
 
-class _State(NamedTuple):
+class _ScaledMap(NamedTuple):
     """A feature map, and the factor by which it is smaller than the image."""
 
     values: tf.Tensor
     scale: int
 
 
-def _is_smaller(state: _State, previous: _State) -> bool:
+def _is_smaller(state: _ScaledMap, previous: _ScaledMap) -> bool:
     """True if `state` has a lower resolution than `previous`; widths decide if they are static."""
     widths = state.values.shape[2], previous.values.shape[2]
     return state.scale > previous.scale if None in widths else widths[0] != widths[1]
@@ -142,16 +142,16 @@ def _halve(net: tf.Tensor, depth: int) -> tf.Tensor:
     return batch_norm(tf.concat([even, odd], axis=-1), scope="final_path_bn")
 
 
-def _fit(previous: Optional[_State], state: _State, depth: int) -> _State:
+def _fit(previous: Optional[_ScaledMap], state: _ScaledMap, depth: int) -> _ScaledMap:
     """Converts `previous` to the resolution of `state` and to `depth` channels."""
     if previous is None:
         return state
     if _is_smaller(state, previous):
-        return _State(_halve(tf.nn.relu(previous.values), depth), state.scale)
+        return _ScaledMap(_halve(tf.nn.relu(previous.values), depth), state.scale)
     if previous.values.shape[-1] == depth:
         return previous
     net = _point_conv(tf.nn.relu(previous.values), depth, "prev_1x1", "prev_bn")
-    return _State(net, state.scale)
+    return _ScaledMap(net, state.scale)
 
 
 def _separable(net: tf.Tensor, depth: int, kernel: int, stride: int) -> tf.Tensor:
@@ -194,12 +194,12 @@ def _operate(
 
 def _build_cell(
     cell: Cell,
-    state: _State,
-    previous: Optional[_State],
+    state: _ScaledMap,
+    previous: Optional[_ScaledMap],
     depth: int,
     stride: int,
     keep: Optional[tf.Tensor],
-) -> _State:
+) -> _ScaledMap:
     """Builds a cell in the open variable scope."""
     fitted_previous = _fit(previous, state, depth)
     beginning = _point_conv(tf.nn.relu(state.values), depth, "1x1", "beginning_bn")
@@ -214,10 +214,10 @@ def _build_cell(
                     results.append(_operate(states[step.state], step, depth, step_stride, keep))
             states.append(results[0] + results[1])
     output = tf.concat([states[index] for index in cell.outputs], axis=-1)
-    return _State(output, state.scale * stride)
+    return _ScaledMap(output, state.scale * stride)
 
 
-class _Place(NamedTuple):
+class _PlacedCell(NamedTuple):
     """A cell and its place in a network."""
 
     scope: str  # variable scope of the cell
@@ -231,11 +231,11 @@ class _Place(NamedTuple):
         return "Stem" if self.scope == f"cell_stem_{NUM_STEM_CELLS - 1}" else self.scope.title()
 
 
-def _places(network: NasNet) -> List[_Place]:
+def _places(network: NasNet) -> List[_PlacedCell]:
     """Lists the cells of a network, in order."""
     halving = network.halving_cell
     places = [
-        _Place(
+        _PlacedCell(
             f"cell_stem_{number}",
             halving or network.cell,
             network.depth // DEPTH_GROWTH ** (NUM_STEM_CELLS - number),
@@ -246,7 +246,7 @@ def _places(network: NasNet) -> List[_Place]:
     depth = network.depth
     halved_at = [network.num_cells // 3, network.num_cells * 2 // 3]
     for number in range(network.num_cells):
-        place = _Place(f"cell_{number}", network.cell, depth, stride=1)
+        place = _PlacedCell(f"cell_{number}", network.cell, depth, stride=1)
         if number in halved_at:
             depth *= DEPTH_GROWTH
             place = place._replace(depth=depth)
@@ -254,7 +254,7 @@ def _places(network: NasNet) -> List[_Place]:
                 place = place._replace(stride=2)
             else:
                 scope = f"reduction_cell_{halved_at.index(number)}"
-                places.append(_Place(scope, halving, depth, stride=2))
+                places.append(_PlacedCell(scope, halving, depth, stride=2))
                 # The next cell does not use the halving cell's `previous`, but the output before
                 # that cell.
                 place = place._replace(previous=-3)
@@ -269,7 +269,7 @@ def _kept_paths(network: NasNet, number: int, progress: tf.Tensor) -> tf.Tensor:
 
 
 def _build_cells(
-    network: NasNet, numbers: Sequence[int], states: Sequence[_State], is_training: bool
+    network: NasNet, numbers: Sequence[int], states: Sequence[_ScaledMap], is_training: bool
 ) -> Dict[str, tf.Tensor]:
     """Builds the cells of these places in the open variable scope, and returns their outputs.
 
@@ -315,7 +315,7 @@ def searched_network(
         32; for NASNet-A large `Cell_11` has stride 16.
     """
     net = slim.conv2d(inputs, network.stem_depth, 3, stride=2, padding="VALID", scope="conv0")
-    state = _State(batch_norm(net, scope="conv0_bn"), 2)
+    state = _ScaledMap(batch_norm(net, scope="conv0_bn"), 2)
     names = [place.end_point for place in _places(network)]
     numbers = range(names.index(last) + 1 if last else len(names))
     end_points = _build_cells(network, numbers, [state], is_training)
@@ -337,6 +337,6 @@ def rest_of_network(
     """
     names = [place.end_point for place in _places(network)]
     numbers = range(names.index(after) + 1, len(names))
-    states = [_State(previous, 1), _State(inputs, 1)]
+    states = [_ScaledMap(previous, 1), _ScaledMap(inputs, 1)]
     *_, last = _build_cells(network, numbers, states, is_training).values()
     return tf.nn.relu(last)

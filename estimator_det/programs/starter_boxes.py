@@ -35,7 +35,7 @@ MIN_CELLS = 2  # cells of the finest feature map that a box should cover in each
 NUM_SHOWN = 5
 
 
-class Limits(NamedTuple):
+class SizeLimits(NamedTuple):
     """The largest inputs that time and memory allow."""
 
     epochs: Optional[float] = None  # passes at the present size, from random weights; None: any
@@ -62,7 +62,7 @@ class Fit(NamedTuple):
 
 
 def fit_boxes(
-    draft: Draft, columns: Columns, limits: Limits, names: Mapping[int, str], *, has_heads: bool
+    draft: Draft, columns: Columns, limits: SizeLimits, names: Mapping[int, str], *, has_heads: bool
 ) -> List[str]:
     """Decides size, feature maps and anchors; returns lines about the boxes without an anchor.
 
@@ -96,7 +96,7 @@ def fit_boxes(
 
 
 def _choose_size(
-    default: int, limits: Limits, at: Callable[[int], Optional[Fit]], names: Mapping[int, str]
+    default: int, limits: SizeLimits, at: Callable[[int], Optional[Fit]], names: Mapping[int, str]
 ) -> Tuple[int, Optional[Fit], str]:
     """The input size, the fit at a larger size that time or memory forbid, and the reason."""
     epochs = math.inf if limits.epochs is None else limits.epochs

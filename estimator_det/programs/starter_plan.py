@@ -94,7 +94,7 @@ def _set_sizes(
     resizer = starter.model_part(draft.config).image_resizer.fixed_shape_resizer
     # Memory is about proportional to the number of pixels; half of it must be enough.
     room = memory / 2 * speed.batch_size / speed.num_bytes
-    limits = starter_boxes.Limits(epochs, resizer.height * math.sqrt(room))
+    limits = starter_boxes.SizeLimits(epochs, resizer.height * math.sqrt(room))
     measured = resizer.height
     lines = starter_boxes.fit_boxes(draft, columns, limits, names, has_heads=has_heads)
     height = starter.model_part(draft.config).image_resizer.fixed_shape_resizer.height

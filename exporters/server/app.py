@@ -38,7 +38,7 @@ from exporters.image_files import decode_image
 from exporters.server import protocol
 from exporters.server.backend import BackendError
 from exporters.server.batching import Full, Outputs
-from exporters.server.metrics import Metrics
+from exporters.server.metrics import ServerCounters
 from exporters.server.protocol import Refused, bad_request
 from exporters.server.versions import ModelVersions, Version
 
@@ -87,7 +87,7 @@ class Server:
         self,
         name: str,
         models: ModelVersions,
-        metrics: Metrics,
+        metrics: ServerCounters,
         limits: Limits = Limits(),
         *,
         threads: int = 2,

@@ -10,7 +10,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
-class Metrics:
+class ServerCounters:
     """Counters of one server."""
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from model_fn.evaluation.matching import Matches
 
-Metrics = Dict[str, float]
+MetricValues = Dict[str, float]
 
 EVALUATIONS_FILE = "evaluations.jsonl"
 _NEEDED = ("reader", "step", "metrics", "notes", "time")  # Earlier versions had no `bad_records`.
@@ -25,7 +25,7 @@ class Evaluation:
 
     reader: str
     step: int
-    metrics: Metrics
+    metrics: MetricValues
     notes: Dict[str, str] = dataclasses.field(default_factory=dict)  # why a metric is -1, 0 or NaN
     bad_records: Dict[str, int] = dataclasses.field(default_factory=dict)  # `FaultLog.counts`
     time: float = dataclasses.field(default_factory=time.time)  # seconds since 1970

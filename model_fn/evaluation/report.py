@@ -16,7 +16,7 @@ from inputs.bad_records.log import FaultLog
 from model_fn.drawing import charts
 from model_fn.evaluation import details, diagnostics, score_thresholds
 from model_fn.evaluation.accumulator import Results
-from model_fn.evaluation.history import Evaluation, Metrics
+from model_fn.evaluation.history import Evaluation, MetricValues
 from model_fn.evaluation.score_thresholds import ThresholdRow
 from model_fn.events import event_writer, write_figures
 
@@ -127,7 +127,7 @@ class EvaluationProgress(tf1.train.SessionRunHook):
             printing.report(line, sys.stderr)
 
 
-def scalars(results: Mapping[str, Any]) -> Metrics:
+def scalars(results: Mapping[str, Any]) -> MetricValues:
     """The numbers among evaluation results, which also hold serialized pictures."""
     return {k: float(value) for k, value in results.items() if not isinstance(value, bytes)}
 

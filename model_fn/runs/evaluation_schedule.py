@@ -11,7 +11,7 @@ from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import evaluation_readers
-from model_fn.evaluation.report import LINE, NOTHING, Metrics
+from model_fn.evaluation.report import LINE, NOTHING, MetricValues
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluator import EvaluationRun
 from model_fn.runs.training_end import last_step
@@ -45,7 +45,7 @@ class EvaluationSchedule:
         self._evaluated_step: Optional[int] = None
         # Step and time of the last evaluation, or of the start of training.
         self._last_step, self._last_time = 0, 0.0
-        self.metrics: Metrics = {}
+        self.metrics: MetricValues = {}
 
     def begin(self, step: int) -> bool:
         """Evaluates a step that an earlier run could not; True if training is to stop."""

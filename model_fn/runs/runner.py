@@ -22,7 +22,7 @@ from inputs import machine
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.readers import evaluation_readers
-from model_fn.evaluation.report import Metrics
+from model_fn.evaluation.report import MetricValues
 from model_fn.runs import roles, task_watch, training_run
 from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
@@ -54,7 +54,7 @@ def train_and_evaluate(
     model_dir: str,
     options: Optional[TrainOptions] = None,
     **fields: Any,
-) -> Metrics:
+) -> MetricValues:
     """Trains to the last step, evaluating checkpoints on the way and at the end.
 
     Several evaluation readers are all evaluated; the first one decides about exports.
@@ -92,7 +92,7 @@ def run(
     options: TrainOptions,
     *,
     evaluates: bool = True,
-) -> Metrics:
+) -> MetricValues:
     """`train_and_evaluate`, or without evaluation `train`, of a configuration without errors."""
     require_v2_behavior()
     machine.return_freed_memory()  # before large tensors are allocated
@@ -145,7 +145,7 @@ def _train(context: RunContext, role: str, schedule: Optional[EvaluationSchedule
             time.sleep(secs)
 
 
-def _evaluate_others(context: RunContext) -> Metrics:
+def _evaluate_others(context: RunContext) -> MetricValues:
     """The evaluator of a cluster: checkpoints as they appear, and the exports."""
     evaluation, cluster, model_dir = context.options.evaluation, context.cluster, context.model_dir
     readers = evaluation_readers(context.config, sample_1_of_n=evaluation.sample_1_of_n)

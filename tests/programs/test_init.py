@@ -297,7 +297,7 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
         share = min(max(shares(size), 0.0), 1.0)
         return starter_boxes.Fit(None, coverage(size, {1: 0.0, 2: share}))
 
-    limits = starter_boxes.Limits(*limits)
+    limits = starter_boxes.SizeLimits(*limits)
     chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE)
     assert (chosen, beyond and beyond.coverage.input_sizes[0][0]) == (size, larger), why
     assert re.match(reason, why), why

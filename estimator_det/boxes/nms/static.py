@@ -18,7 +18,7 @@ from estimator_det.compat import tf
 _SUPPRESSED = tf.float32.min
 
 
-class _State(NamedTuple):
+class _LoopState(NamedTuple):
     """State of the loop."""
 
     remaining: tf.Tensor  # float32 [B, C, A]: current scores, _SUPPRESSED if dropped
@@ -97,9 +97,9 @@ def _with_pick(
     )
 
 
-def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _State:
+def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _LoopState:
     zeros = tf.fill([batch, max_total], 0)
-    return _State(
+    return _LoopState(
         remaining=remaining,
         best=tf.reduce_max(remaining, axis=2),
         num_picked=tf.fill([batch, remaining.shape[1]], 0),
@@ -128,11 +128,11 @@ def static_picks(
     remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
     places, anchor_numbers, images = (tf.range(n) for n in (max_total, num_anchors, batch))
 
-    def needs_more(state: _State) -> tf.Tensor:
+    def needs_more(state: _LoopState) -> tf.Tensor:
         is_short = (state.num < max_total) & (tf.reduce_max(state.best, axis=1) >= floor)
         return tf.reduce_any(is_short)
 
-    def take_best(state: _State) -> Tuple[_State]:
+    def take_best(state: _LoopState) -> Tuple[_LoopState]:
         score = tf.reduce_max(state.best, axis=1)
         active = (state.num < max_total) & (score >= floor)
         label = tf.argmax(state.best, axis=1, output_type=tf.int32)
@@ -155,7 +155,9 @@ def static_picks(
         remaining = tf.tensor_scatter_nd_update(
             state.remaining, tf.stack([images, label], axis=1), column
         )
-        return (_State(remaining, best, num_picked, state.num + tf.cast(visible, tf.int32), picks),)
+        return (
+            _LoopState(remaining, best, num_picked, state.num + tf.cast(visible, tf.int32), picks),
+        )
 
     (final_state,) = tf.while_loop(
         needs_more,

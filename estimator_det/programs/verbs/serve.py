@@ -74,11 +74,11 @@ def run(options: argparse.Namespace) -> int:
     from exporters.server.app import LOOPBACK, Limits, Server
     from exporters.server.backend import RemoteModel
     from exporters.server.batching import Batcher
-    from exporters.server.metrics import Metrics
+    from exporters.server.metrics import ServerCounters
     from exporters.server.run import run as run_server
     from exporters.server.versions import ModelVersions
 
-    metrics = Metrics()
+    metrics = ServerCounters()
 
     def make_batcher(detector: Detector) -> Batcher:
         wait = options.max_wait_ms / 1000

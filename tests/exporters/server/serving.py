@@ -16,7 +16,7 @@ from exporters import Detector
 from exporters.loaded_model import LoadedModel
 from exporters.server.app import Limits, Server
 from exporters.server.batching import Batcher
-from exporters.server.metrics import Metrics
+from exporters.server.metrics import ServerCounters
 from exporters.server.versions import ModelVersions
 
 EVIL = "<script>document.title='evil'</script>"
@@ -69,7 +69,7 @@ def serving(
     max_wait: float = 0.002,
     **options: Any,
 ) -> Iterator[Address]:
-    metrics = Metrics()
+    metrics = ServerCounters()
     models = ModelVersions(
         path, lambda each: Batcher(each, max_batch, max_wait, metrics.batches.observe), load
     )
