@@ -1,11 +1,20 @@
 """Published configurations: graphs of all two-stage models, and a few runs from start to end."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 import pytest
 
-from estimator_det.compat import tf
-from estimator_det.config import pipeline
+from estimator_det.compat import estimator, tf, tf1
+from estimator_det.config import pipeline, rules
+from estimator_det.detectors import make_detector
 from exporters import export_saved_model
-from model_fn.checks import graphs
+from inputs import create_train_input_fn
+from inputs.datasets import shapes
+from model_fn import model_fn
+from model_fn.checks import graphs, tpu_graph, tpu_lint
 from model_fn.runs import evaluator, runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 
@@ -15,6 +24,30 @@ LIGHT = (
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
     "ssd_mobilenet_v2_pets_keras",
 )
+# Configurations of the TF2 line with networks of their own; D2 has none that is published.
+EFFICIENTDETS = {
+    "d0": "ssd_efficientdet_d0_512x512_coco17_tpu-8",
+    "d1": "ssd_efficientdet_d1_640x640_coco17_tpu-8",
+    "d2": "ssd_efficientdet_d1_640x640_coco17_tpu-8",
+    "d3": "ssd_efficientdet_d3_896x896_coco17_tpu-32",
+    "d4": "ssd_efficientdet_d4_1024x1024_coco17_tpu-32",
+    "d5": "ssd_efficientdet_d5_1280x1280_coco17_tpu-32",
+    "d6": "ssd_efficientdet_d6_1408x1408_coco17_tpu-32",
+    "d7": "ssd_efficientdet_d7_1536x1536_coco17_tpu-32",
+}
+CENTER_NETS = (
+    "centernet_hourglass104_512x512_coco17_tpu-8",
+    "centernet_hourglass104_1024x1024_coco17_tpu-32",
+    "centernet_hourglass104_512x512_kpts_coco17_tpu-32",
+    "centernet_hourglass104_1024x1024_kpts_coco17_tpu-32",
+    "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
+    "centernet_resnet50_v2_512x512_kpts_coco17_tpu-8",
+    "own_centernet_mobilenet_v2_512x512",
+    "own_centernet_mobilenet_v2_fpn_512x512_kpts",
+    "own_centernet_resnet101_v1_fpn_512x512",
+)
+REDUCED = 128  # pixels
+_CLASSES = 4  # of the shapes
 
 
 @pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py builds all graphs of a small network
@@ -56,3 +89,71 @@ def test_train_evaluate_export_detect(shared, tmp_path, name):
     detections = model.signatures["serving_default"](tf.zeros([1, 300, 200, 3], tf.uint8))
     boxes = detections["detection_boxes"].numpy()
     assert boxes.shape[2] == 4 and ((boxes >= 0) & (boxes <= 1)).all()
+
+
+def _reduced(shared: Any, name: str, record: Any) -> Any:
+    """A configuration of the TF2 line with small images of shapes."""
+    folder = shared / "tf2/configs"
+    config = pipeline.read_pipeline(folder / f"{EFFICIENTDETS.get(name, name)}.config")
+    model = getattr(config.model, config.model.WhichOneof("model"))
+    model.num_classes = _CLASSES
+    resizer = model.image_resizer.keep_aspect_ratio_resizer
+    resizer.min_dimension = resizer.max_dimension = REDUCED
+    resizer.pad_to_max_dimension = True
+    if name == "d2":
+        model.feature_extractor.type = "ssd_efficientnet-b2_bifpn_keras"
+        model.feature_extractor.bifpn.num_filters = 112
+        model.feature_extractor.bifpn.num_iterations = 5
+        model.box_predictor.weight_shared_convolutional_box_predictor.depth = 112
+    for step in config.train_config.data_augmentation_options:
+        if step.HasField("random_scale_crop_and_pad_to_square"):
+            step.random_scale_crop_and_pad_to_square.output_size = REDUCED
+    if config.model.center_net.keypoint_estimation_task:
+        keypoints = shared / "golden/tf2/person_keypoints_label_map.pbtxt"
+        config.model.center_net.keypoint_label_map_path = str(keypoints)
+    config.train_config.fine_tune_checkpoint = ""
+    return pipeline.override(
+        config,
+        batch_size=2,
+        label_map_path=record.label_map,
+        train_input_path=record.train_pattern,
+        eval_input_path=record.train_pattern,
+    )
+
+
+@pytest.fixture(scope="module")
+def shape_record(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return shapes.make_dataset(str(tmp_path_factory.mktemp("shapes")), seed=0, size="tiny")
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*EFFICIENTDETS, *CENTER_NETS])
+def test_a_step_of_efficientdet_and_center_net(shared, shape_record, name):
+    config = _reduced(shared, name, shape_record)
+    tpu = rules.Tpu(num_shards=1, model_dir="", inference=False, local_files=True)
+    problems = [*rules.check(config), *tpu_lint.lint(config, tpu)]
+    assert not [each for each in problems if each.severity == "error"]
+    with tf.Graph().as_default():
+        preprocess = make_detector(config.model, is_training=True).preprocess
+        dataset = create_train_input_fn(config, preprocess, seed=0)()
+        batches = tf1.data.make_initializable_iterator(dataset)
+        tf1.train.get_or_create_global_step()
+        features, labels = batches.get_next()
+        spec = model_fn.create_model_fn(config)(features, labels, estimator.ModeKeys.TRAIN, {})
+        with tf1.Session() as session:
+            initial = [tf1.global_variables_initializer(), tf1.tables_initializer()]
+            session.run([*initial, batches.initializer])
+            losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(2)]
+            weights = session.run([tf.reduce_sum(each) for each in tf1.trainable_variables()])
+    assert np.isfinite(losses).all() and np.isfinite(weights).all()
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["d0", *(each for each in CENTER_NETS if "kpts" in each)])
+def test_a_step_on_tpu(shared, shape_record, name):
+    """Larger networks of a kind, and those without keypoints, have no other operations."""
+    config = _reduced(shared, name, shape_record)
+    problems, count = tpu_graph.compile_check(config, xla=False, batch_per_core=2)
+    assert problems == [] and count > 5000
