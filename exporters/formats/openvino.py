@@ -12,7 +12,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
-from exporters.loaded_model import LoadedModel, parent_folder
+from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, parent_folder
 
 MODEL_FILE = "model.xml"
 _TYPES = {"u8": np.uint8, "f32": np.float32}
@@ -76,13 +76,15 @@ class OpenvinoDetector(LoadedModel):
                 f"{path} cannot be loaded: {str(error).splitlines()[0]}. It is damaged, or needs a "
                 "newer openvino; export it again"
             ) from error
-        self._outputs: Dict[str, Any] = {
+        names: Dict[str, Any] = {
             name.split(":")[0]: output for output in compiled.outputs for name in output.get_names()
         }
         inputs = compiled.inputs
         is_image = len(inputs) == 1 and len(inputs[0].partial_shape) == 4
         is_typed = is_image and inputs[0].element_type.get_type_name() in _TYPES
-        self.refuse_unless(is_typed, (each.any_name for each in inputs), self._outputs)
+        self.refuse_unless(is_typed, (each.any_name for each in inputs), names)
+        # Names of operations inside the graph remain as further names of its outputs.
+        self._outputs = {name: names[name] for name in names if name.startswith(OUTPUT_PREFIXES)}
         self.batch_size, height, width, _ = (
             None if each.is_dynamic else each.get_length() for each in inputs[0].partial_shape
         )

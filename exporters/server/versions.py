@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import threading
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Collection, Dict, List, Tuple
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class ModelVersions:
 
         A version that does not load is reported once, and the current one stays.
         """
-        number, path = newest_version(self._folder)
+        number, path = newest_version(self._folder, tried=self.states)
         if number <= self.current.number or number in self.states:
             return False
         try:
@@ -135,9 +135,9 @@ def served_folder(path: str) -> str:
     )
 
 
-def newest_version(folder: str) -> Tuple[int, str]:
+def newest_version(folder: str, tried: Collection[int] = ()) -> Tuple[int, str]:
     """Number and folder of the newest version; a folder without numbers is version 1 itself."""
-    versions = _versions(folder)
+    versions = [number for number in _versions(folder) if number not in tried]
     return (versions[-1], os.path.join(folder, str(versions[-1]))) if versions else (1, folder)
 
 

@@ -1,11 +1,17 @@
 import shutil
 
+import numpy as np
 import pytest
 
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.loaded_model import label_map_of, parent_folder, read_class_names
+from exporters.loaded_model import (
+    REQUIRED_OUTPUTS,
+    label_map_of,
+    parent_folder,
+    read_class_names,
+)
 
 
 def test_models_are_recognized_by_content(exported, tmp_path):
@@ -50,3 +56,14 @@ def test_files_that_are_no_model(tmp_path, exported):
             formats.load_model(str(path))
     with pytest.raises(FileNotFoundError, match=r"of none of the formats .*frozen_graph"):
         formats.load_model(str(exported / "pipeline.config"))
+
+
+def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    images = openvino.opset13.parameter([-1, 4, 4, 3], np.uint8)
+    outputs = [openvino.opset13.convert(images, "f32") for _ in REQUIRED_OUTPUTS]
+    for output, name in zip(outputs, REQUIRED_OUTPUTS):
+        output.output(0).get_tensor().set_names({name, f"Postprocessor/{name}"})
+    openvino.save_model(openvino.Model(outputs, [images]), tmp_path / "model.xml")
+    model = FORMATS.get("openvino")().load(str(tmp_path / "model.xml"))
+    assert set(model.run(np.zeros([1, 4, 4, 3], np.uint8))) == set(REQUIRED_OUTPUTS)

@@ -221,19 +221,20 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path, caplog):
         for number in range(4, 24):
             (tmp_path / str(number)).mkdir()
             assert address.models.update()
+        (tmp_path / "25").mkdir()
+        (tmp_path / "25" / "damaged").touch()
         (tmp_path / "24").mkdir()
-        (tmp_path / "24" / "damaged").touch()
-        (tmp_path / "temp-25").mkdir()
-        assert not address.models.update() and not address.models.update()
+        (tmp_path / "temp-26").mkdir()
+        assert [address.models.update() for _ in range(3)] == [False, True, False]
         stop.set()
         for client in clients:
             client.join()
         assert {each.status_code for each in answers} == {200}
-        assert address.post("/v1/detect", encoded()).json()["version"] == 23
+        assert address.post("/v1/detect", encoded()).json()["version"] == 24
         states = address.get("/v1/models/detector").json()["model_version_status"]
         assert [each["state"] for each in states[:3]] == ["END", "AVAILABLE", "END"]
         assert str(tmp_path) not in json.dumps(states)
-    assert caplog.text.count("version 24 of the model could not be loaded, and version 23") == 1
+    assert caplog.text.count("version 25 of the model could not be loaded, and version 23") == 1
 
 
 def test_the_folder_of_a_run(tmp_path):
