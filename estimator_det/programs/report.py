@@ -47,7 +47,7 @@ from model_fn.evaluation import details, diagnostics, history, score_thresholds
 from model_fn.evaluation.best_checkpoints import BEST_FILE, BEST_FOLDER
 from model_fn.evaluation.calibration import Reliability, reliability_chart
 from model_fn.evaluation.history import Evaluation
-from model_fn.evaluation.readers import evaluation_folder, named_readers
+from model_fn.evaluation.readers import TRAINING_DATA, evaluation_folder, named_readers
 from model_fn.evaluation.report import HEADLINE, headline_label
 from model_fn.events import PROGRESS_FILE, short_name
 from model_fn.runs import evaluator
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
 MAX_POINTS = 400  # in a curve
-MAX_ROWS = 100  # classes of a table
+MAX_ROWS = 100  # of a table
 MAX_RECORDS = 1000  # read for the data report from each reader
 BENCHMARKS = ("benchmark.json", "*/benchmark.json", "*/*/benchmark.json")
 
@@ -78,7 +78,14 @@ class Run(NamedTuple):
     damaged: str = ""  # why the best evaluation is not known, if its file cannot be read
 
 
-def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
+class Page(NamedTuple):
+    """A rendered page, and what programs read of it."""
+
+    html: str
+    label_faults: Dict[str, Dict[str, List[Dict[str, Any]]]]  # by folder of a run and reader
+
+
+def render(folders: Sequence[str], benchmark: Optional[str] = None) -> Page:
     """The page of one run, or of two."""
     import jinja2
     import markupsafe
@@ -99,19 +106,21 @@ def render(folders: Sequence[str], benchmark: Optional[str] = None) -> str:
     # matplotlib escapes texts.
     environment.filters["svg"] = lambda panel: markupsafe.Markup(charts.svg(panel))
     environment.filters["metric"] = _number
+    sections = [_sections(run, benchmark) for run in runs]
     page = {
         "title": " and ".join(run.name for run in runs),
         "signature": ownership.signature("report"),
         "version": estimator_det.__version__,
         "tensorflow": tf.__version__,
         "time": time.strftime("%Y-%m-%d %H:%M"),
-        "runs": [_sections(run, benchmark) for run in runs],
+        "runs": sections,
         "curves": _curves(runs),
         "max_rows": MAX_ROWS,
         "metrics": _metrics(runs),
         "differences": _differences(runs) if len(runs) > 1 else [],
     }
-    return environment.get_template("report.html").render(page)
+    html = environment.get_template("report.html").render(page)
+    return Page(html, {each["folder"]: each["label_faults"] for each in sections})
 
 
 def read_run(folder: str) -> Run:
@@ -197,9 +206,16 @@ def _evaluate(run: Run, step: Optional[int]) -> Evaluation:
 def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
     """Values of the template for one run."""
     names = [row.name for row in run.table.classes] if run.table else []
+    rows = _benchmark(run, benchmark)  # first, since it refuses a wrong file
+    pictures = report_pictures.draw(run.config, run.reader, names, run.details)
+    label_faults = {run.reader: pictures.pop("label_faults")} if run.chosen else {}
+    # The training data are evaluated only on demand.
+    if training := details.latest(evaluation_folder(run.folder, TRAINING_DATA)):
+        drawn = report_pictures.draw(run.config, TRAINING_DATA, names, training, ["label_faults"])
+        label_faults.update({TRAINING_DATA: drawn["label_faults"]})
     return {
-        "benchmark": _benchmark(run, benchmark),  # first, since it refuses a wrong file
         **run._asdict(),
+        "benchmark": rows,
         "step": run.chosen.step if run.chosen else None,
         "headline": _headline(run),
         "findings": _findings(run),
@@ -208,7 +224,8 @@ def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
         "classes": _classes(run),
         "precisions": run.details.get("average_precisions", {}),
         "charts": _charts(run.details),
-        **report_pictures.draw(run.config, run.reader, names, run.details),
+        **pictures,
+        "label_faults": label_faults,
         "data": _data(run),
         "speed": _speed(run),
     }

@@ -1,11 +1,23 @@
-"""Pictures of a report: mistakes and missed objects of an evaluation beside their groundtruth."""
+"""Pictures of a report: mistakes, missed objects and faults of labels beside their groundtruth."""
 
 from __future__ import annotations
 
 import base64
 import io
 import itertools
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Collection,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 from PIL import Image
@@ -13,12 +25,16 @@ from PIL import Image
 from estimator_det.compat import eagerly
 from estimator_det.errors import UsageError
 from inputs import schema
+from inputs.records import stream
 from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
 from model_fn.evaluation.detections import scoring
+from model_fn.evaluation.readers import TRAINING_DATA, named_readers
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
+KINDS = ("mistakes", "missed", "label_faults")
+PICTURES = 16  # of each kind
 PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
 THIN, THICK = 1, 4  # lines in pixels
@@ -33,60 +49,90 @@ def draw(
     reader: str,
     names: Sequence[str],
     details: Mapping[str, Any],
+    kinds: Sequence[str] = KINDS,
 ) -> Dict[str, List[Dict[str, Any]]]:
-    """`mistakes` and `missed` objects of the details, each with `name` and `urls`.
+    """`mistakes`, `missed` and `label_faults` of the details with `name`, `record` and `urls` each.
 
-    The name is that of the image file. `urls` are data URLs of the detections and of the
-    groundtruth, none if the image is absent.
+    The name is that of the image file, the record its file and number. `urls` are data URLs of the
+    detections and of the groundtruth, none if the image is absent, and of the first faults only.
 
     Args:
         names: All classes; each has its colour on every picture.
     """
     colors = {name: number for number, name in enumerate(names)}
-    kinds = {kind: details.get(kind, []) for kind in ("mistakes", "missed")}
-    every = {example["image"]: example for examples in kinds.values() for example in examples}
+    found = {kind: details.get(kind, []) for kind in kinds}
+    shown = {kind: examples[:PICTURES] for kind, examples in found.items()}
+    boxes: Dict[int, List[Any]] = {}
+    for example in itertools.chain(*found.values()):
+        boxes.setdefault(example["image"], []).extend(_true_boxes(example))
+    drawn = {example["image"] for example in itertools.chain(*shown.values())}
     try:
-        images = {each.number: each for each in _images(config, reader, every)} if every else {}
+        images = {each.number: each for each in _images(config, reader, boxes, drawn)}
     except ABSENT:
         images = {}
 
     def pictures(kind: str, example: Example) -> Dict[str, Any]:
         image = images.get(example["image"])
         if image is None:
-            return {"name": f"image {example['image']}", "urls": []}
-        mistake, miss = (None, example) if kind == "missed" else (example, None)
-        urls = [
-            _picture(image.pixels, colors, example["detections"], example["detected"], mistake),
-            _picture(image.pixels, colors, example["boxes"], example["classes"], miss),
-        ]
-        return {"name": image.name, "urls": urls}
+            return {"name": f"image {example['image']}", "record": None, "urls": []}
+        urls = []
+        if image.pixels is not None and example in shown[kind]:
+            urls = [_picture(image.pixels, colors, *each) for each in _sides(kind, example)]
+        return {"name": image.name, "record": image.record, "urls": urls}
 
     return {
         kind: [{**example, **pictures(kind, example)} for example in examples]
-        for kind, examples in kinds.items()
+        for kind, examples in found.items()
     }
+
+
+def _true_boxes(example: Example) -> List[Any]:
+    """The boxes of the groundtruth that an example names."""
+    if "label" in example:
+        return [example["label"]["box"]] if example["label"] else []
+    return list(example["boxes"])
+
+
+def _sides(kind: str, example: Example) -> List[Tuple[Sequence[Any], Sequence[str], Any]]:
+    """Thin boxes, their names and the thick box, of the detections and of the groundtruth."""
+    if kind == "label_faults":
+        return [([], [], example["detection"]), ([], [], example["label"])]
+    mistake, miss = (None, example) if kind == "missed" else (example, None)
+    return [
+        (example["detections"], example["detected"], mistake),
+        (example["boxes"], example["classes"], miss),
+    ]
 
 
 class _Image(NamedTuple):
     number: int  # in the order of an evaluation
     name: str  # name of its file, or else its source_id
-    pixels: np.ndarray  # uint8 [H, W, 3]
+    record: str  # path of its file and its number there
+    pixels: Optional[np.ndarray]  # uint8 [H, W, 3]
 
 
 def _images(
-    config: pipeline_pb2.TrainEvalPipelineConfig, reader: str, examples: Mapping[int, Example]
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    reader: str,
+    boxes_by_number: Mapping[int, Sequence[Any]],
+    drawn: Collection[int],
 ) -> Iterator[_Image]:
-    """The images of the examples.
+    """Some images of an evaluation, with the pixels of those in `drawn`.
 
-    An image without the boxes of its example is left out: the records have changed since.
+    An image without the boxes of its examples is left out: the records have changed since.
     """
-    make_dataset = scoring.original_images(config, reader)
+    if not boxes_by_number:
+        return
+    on_training_data = reader == TRAINING_DATA
+    make_dataset = scoring.original_images(config, reader, on_training_data=on_training_data)
+    readers = named_readers(config, on_training_data=on_training_data)
+    paths = stream.list_files(readers[reader]).paths
     with eagerly():
         # Images are known by their number in the fixed order of an evaluation, so all before the
         # last one are decoded, too.
-        batches = itertools.islice(make_dataset(), max(examples) + 1)
+        batches = itertools.islice(make_dataset(), max(boxes_by_number) + 1)
         for number, (features, labels) in enumerate(batches):
-            if number not in examples:
+            if number not in boxes_by_number:
                 continue
             image = features[schema.IMAGE][0].numpy()[..., :3]
             boxes = labels[schema.BOXES][0].numpy() * np.tile(image.shape[:2], 2)
@@ -94,13 +140,15 @@ def _images(
             tolerance = 1 + 0.01 * max(image.shape)
             distances = [
                 np.abs(boxes - box).max(axis=1, initial=0).min(initial=np.inf)
-                for box in examples[number]["boxes"]
+                for box in boxes_by_number[number]
             ]
             if max(distances, default=0) < tolerance:
                 names = (features[key][0].numpy() for key in (schema.FILENAME, schema.SOURCE_ID))
                 name = next(filter(None, names), b"").decode("utf-8", "replace")
-                pixels = np.clip(image, 0, 255).astype(np.uint8)
-                yield _Image(number, name or f"image {number}", pixels)
+                file, position = features[schema.RECORD][0].numpy().tolist()
+                record = f"{paths[file]}, record {position}"
+                pixels = np.clip(image, 0, 255).astype(np.uint8) if number in drawn else None
+                yield _Image(number, name or f"image {number}", record, pixels)
 
 
 def _picture(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
 
@@ -127,7 +127,7 @@ def _rounded(boxes: Array) -> Any:
     return np.round(np.asarray(boxes, float), 1).tolist()
 
 
-def path_for(folder: str, step: int) -> str:
+def path_for(folder: str, step: Union[int, str]) -> str:
     """Path of an evaluation's details, in the folder of its events."""
     return os.path.join(folder, f"details-{step}.json")
 
@@ -148,3 +148,10 @@ def read(folder: str, step: int) -> Optional[Dict[str, Any]]:
         raise UsageError(
             f"{path}: is not a file of details: {error}; delete it, and evaluate again"
         ) from None
+
+
+def latest(folder: str) -> Dict[str, Any]:
+    """The details of the last evaluation of a folder; empty without one."""
+    paths = tf.io.gfile.glob(path_for(folder, "*"))
+    steps = [int(each) for path in paths if (each := path[:-5].rpartition("-")[2]).isdecimal()]
+    return (read(folder, max(steps)) or {}) if steps else {}

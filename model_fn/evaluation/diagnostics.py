@@ -14,7 +14,7 @@ import numpy as np
 from estimator_det.console.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import picture_summary
-from model_fn.evaluation import calibration, details, matching
+from model_fn.evaluation import calibration, details, label_faults, matching
 from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope
 from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
@@ -55,6 +55,7 @@ class EvalDiagnostics:
         self._confusion = np.zeros((size + 1, size + 1), np.int64)
         self._matches = Matches(ids, self._names)
         self._examples = details.Examples(self._names, self._min_score)
+        self._label_faults = label_faults.LabelFaults(self._names)
 
     def add(self, batch: EvaluatedBatch) -> None:
         for image in batch.images():
@@ -71,6 +72,7 @@ class EvalDiagnostics:
             self._count(matched)
             self._confuse(matched)
             self._examples.add(self._images, matched)
+            self._label_faults.add(self._images, matched)
             counts = matched.counts
             self._matches.add_image(
                 matched.true_classes[matched.is_counted],
@@ -152,6 +154,7 @@ class EvalDiagnostics:
             },
             "reliability": {name: x.tolist() for name, x in reliability._asdict().items()},
             **self._examples.results(),
+            "label_faults": self._label_faults.results(every),
         }
         chart = charts.figure(self._panels(frequent, values)) if self._images else b""
         return self._matches, chart, values

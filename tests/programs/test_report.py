@@ -115,7 +115,14 @@ def test_one_run(runs, tmp_path):
     assert cli.main(arguments) == 0  # the page is in the folder of the run
     text = (runs[0] / "report.html").read_text()
     page = Page(text)
-    for heading in ("Training", "Classes", "Most confident mistakes", "Missed objects", "Data"):
+    for heading in (
+        "Training",
+        "Classes",
+        "Most confident mistakes",
+        "Missed objects",
+        "Check these labels",
+        "Data",
+    ):
         assert f"<h2>{heading}</h2>" in text
     assert "last evaluation, at step 1,900" in page.text
     assert f"estimator-det train {runs[0]}/pipeline.config" in page.text
@@ -126,10 +133,12 @@ def test_one_run(runs, tmp_path):
     assert "batch_size: 7" in page.text  # the whole configuration
     assert "RPN/localization" in page.text and "BoxClassifier/local" in page.text
     pictures = [attributes["src"] for tag, attributes in page.tags if tag == "img"]
-    # Three images with a wrong class, all six without the second object.
-    assert len(pictures) == 2 * (3 + 6)
+    # Three images with a wrong class, all six without the second object, whose label is suspected.
+    assert len(pictures) == 2 * (3 + 6 + 6)
     captions = re.findall(r"<figcaption>.* · (.*)</figcaption>", text)
-    assert captions == ["1.png", "3.png", "5.png", *(f"{number}.png" for number in range(6))]
+    names = [f"{number}.png" for number in (1, 3, 5, *range(6), *range(6))]
+    assert captions == names
+    assert "0.667extra label{{ 7 * 7 }}–0.png" in page.text
     assert all(each.startswith("data:image/jpeg;base64,") for each in pictures)
     assert len(text) < 5e6
 
@@ -177,7 +186,9 @@ def test_the_best_evaluation_is_shown(runs, tmp_path):
         last = report.read_run(str(run))
         assert not last.is_best and last.chosen and last.chosen.step != 0
         assert f"{run / 'best' / 'best.json'} is damaged" in last.damaged
-    assert f'<p class="warn">{run / "best" / "best.json"} is damaged' in report.render([str(run)])
+    assert (
+        f'<p class="warn">{run / "best" / "best.json"} is damaged' in report.render([str(run)]).html
+    )
 
 
 def test_other_records_give_no_pictures(runs):
@@ -189,6 +200,22 @@ def test_other_records_give_no_pictures(runs):
     assert examples["missed"][0]["name"] == "image 0"
 
 
+def test_labels_to_check_as_json_with_those_of_the_training_data(runs, tmp_path, capsys):
+    run, results = shutil.copytree(runs[0], tmp_path / "run"), runs[0].parent / "found.json"
+    config = pipeline.read_pipeline(str(run / "pipeline.config"))
+    scoring.evaluate_detections(config, str(results), str(run), on_training_data=True)
+    capsys.readouterr()
+    text, _ = page_of(run, "--json", output=tmp_path / "page.html")
+    faults = json.loads(capsys.readouterr().out)["label_faults"][str(run)]
+    assert list(faults) == ["0", "training_data"] and faults["0"] == faults["training_data"]
+    assert "reader “training_data”" in text
+    extra = faults["0"][2]
+    assert (extra["kind"], extra["name"], extra["detection"]) == ("extra label", "2.png", None)
+    assert extra["label"] == {"number": 1, "class": NAMES[2], "box": BOXES[1]}
+    (record_file,) = config.eval_input_reader[0].tf_record_input_reader.input_path
+    assert extra["record"] == f"{record_file}, record 2"
+
+
 def test_absent_records(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
@@ -197,7 +224,7 @@ def test_absent_records(runs, tmp_path):
         reader.tf_record_input_reader.input_path[:] = [str(tmp_path / "absent")]
     pipeline.save_pipeline(config, str(run))
     _, page = page_of(run, output=tmp_path / "page.html")
-    assert page.text.count("The picture is not here") == 9
+    assert page.text.count("The picture is not here") == 9  # suspected labels are in a table
     assert "The records cannot be read here" in page.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any, Dict
 
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
@@ -38,7 +39,18 @@ def run(options: argparse.Namespace) -> None:
     with writing.writable_folder(os.path.dirname(path) or ".", "output"):
         ownership.check_file(path, "report")
         # A path may contain bytes that are not UTF-8.
-        page = report.render(options.runs, options.benchmark).encode("utf-8", "replace")
+        rendered = report.render(options.runs, options.benchmark)
+        page = rendered.html.encode("utf-8", "replace")
         files.write_text(path, page)
     console.print_line(f"page: {path} ({len(page) / 1e6:.1f} MB)")
-    console.report_result({"page": path})
+    faults = {
+        run: {
+            reader: [_without_pictures(each) for each in rows] for reader, rows in readers.items()
+        }
+        for run, readers in rendered.label_faults.items()
+    }
+    console.report_result({"page": path, "label_faults": faults})
+
+
+def _without_pictures(fault: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in fault.items() if key != "urls"}

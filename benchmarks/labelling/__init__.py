@@ -1,0 +1,1 @@
+"""Tools for labels, measured on shapes that are drawn."""
