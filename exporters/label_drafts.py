@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Mapping, Type
+from typing import Any, Dict, Iterable, List, Mapping, Type
 from xml.etree import ElementTree
 
 import numpy as np
@@ -68,6 +68,21 @@ class AnnotationWriter:
         file = os.path.join(self.folder, os.path.splitext(self.name(path))[0] + suffix)
         os.makedirs(os.path.dirname(file), exist_ok=True)
         atomic.write(file, text)
+
+
+def new_folder(output_dir: str) -> str:
+    """The folder of annotations in an output folder, which must not exist; FileExistsError."""
+    folder = os.path.join(output_dir, FOLDER)
+    if os.path.exists(folder):
+        raise FileExistsError(
+            f"{folder} exists, and its labels may have been corrected; give another --output_dir"
+        )
+    return folder
+
+
+def common_folder(paths: Iterable[str]) -> str:
+    """The folder that contains all images."""
+    return os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
 
 
 FORMATS: Registry[Type[AnnotationWriter]] = Registry("annotation format")

@@ -57,6 +57,7 @@ LEFT_OUT = {
     r".* --rehearse_tpu ": "test_rehearsal.py trains with these flags",
     r"estimator-det export run --output_dir (exported|small|web) --format ": "needs converters",
     r"estimator-det \S+ .* drafts": "test_label_drafts.py runs it",
+    r"estimator-det suggest ": "test_suggestions.py runs it",
     r"estimator-det serve ": "test_server.py starts it",
     r"estimator-det detect --model exported/model\.tflite ": "needs the export before it",
     r"estimator-det import --from tfjs ": "needs a published model",

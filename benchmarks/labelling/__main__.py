@@ -1,4 +1,8 @@
-"""`python -m benchmarks.labelling faults`: what label tools find, on shapes that are drawn."""
+"""`python -m benchmarks.labelling PROGRAM`: tools for labels, on shapes that are drawn.
+
+`faults` plants faults in labels and looks for them; `suggestions` labels suggested pictures and
+random ones, and compares the detectors.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ import argparse
 import contextlib
 import tempfile
 
-from benchmarks.labelling import faults
+from benchmarks.labelling import faults, suggestions
 
-PROGRAMS = {"faults": faults.main}
+PROGRAMS = {"faults": faults.main, "suggestions": suggestions.main}
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from estimator_det.programs.verbs import (
     serve,
     show_data,
     submit,
+    suggest,
     sync,
     train,
 )
@@ -45,7 +46,7 @@ GROUPS = {
     "start": (demo, init, info, completion),
     "data": (convert, check_data, show_data),
     "training": (check_config, train, evaluate, report, replay, data_worker),
-    "models": (pretrained, import_model, export, detect, benchmark),
+    "models": (pretrained, import_model, export, detect, suggest, benchmark),
     "serving": (serve,),
     "cloud": (submit, sync),
 }
@@ -54,7 +55,7 @@ VERBS = tuple(itertools.chain(*GROUPS.values()))
 # Verbs whose result other programs read.
 JSON_VERBS = (
     "check-config", "check-data", "convert", "demo", "init", "info", "train", "evaluate", "report",
-    "pretrained", "import", "export", "detect", "benchmark",
+    "pretrained", "import", "export", "detect", "suggest", "benchmark",
 )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class GridCell(NamedTuple):
     name: str  # source id
     masks: Optional[np.ndarray] = None  # float32 [n, H, W]
     keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], y and x as boxes, NaN absent
+    note: str = ""  # below the name; "" for size and number of boxes
 
 
 def fit_pixels(
@@ -187,7 +188,8 @@ def _caption(draw: Any, cell: GridCell, corner: Sequence[int], width: int) -> No
         size += f", padded to {padded_width}×{padded_height}"
     boxes = counted(len(cell.boxes), "box") if len(cell.boxes) else "no boxes"
     color = NOTE_COLOR if len(cell.boxes) else WARNING_COLOR
-    draw.text((left, top + TEXT_SIZE + 5), f"{size} · {boxes}", color, small)
+    note = cell.note or f"{size} · {boxes}"
+    draw.text((left, top + TEXT_SIZE + 5), _fitted(note, width, small), color, small)
 
 
 def _fitted(text: str, width: int, font: Any) -> str:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threshold",
         "--min_score",
         dest="min_score",
-        type=_threshold,
+        type=score_or_auto,
         metavar="SCORE",
         help="draw and write only detections of this score or more (default: 0.5, or auto with "
         "--save_annotations); auto: for each class that of the best F1 in the evaluation of the "
@@ -73,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(group, positive, {"--num_shards": text})
 
 
-def _threshold(text: str) -> Union[float, str]:
+def score_or_auto(text: str) -> Union[float, str]:
+    """The type of `--threshold`."""
     try:
         return AUTO if text == AUTO else score(text)
     except argparse.ArgumentTypeError as error:
@@ -124,12 +125,7 @@ def _run_here(options: argparse.Namespace) -> int:
     with writing.writable_folder(options.output_dir, "output_dir"):
         earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
         ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
-        folder = os.path.join(options.output_dir, label_drafts.FOLDER)
-        if save and os.path.exists(folder):
-            raise FileExistsError(
-                f"{folder} exists, and its labels may have been corrected; give another "
-                "--output_dir"
-            )
+        folder = label_drafts.new_folder(options.output_dir) if save else ""
         detector = (
             TiledDetector(options.model, options.tiles)
             if options.tiles
@@ -141,9 +137,8 @@ def _run_here(options: argparse.Namespace) -> int:
         if files:
             drafts = None
             if save:
-                parents = [os.path.dirname(os.path.abspath(path)) for path in files]
                 make = label_drafts.FORMATS.get(save)
-                drafts = make(folder, os.path.commonpath(parents), detector.class_names)
+                drafts = make(folder, label_drafts.common_folder(files), detector.class_names)
             drawing = options.draw or DRAWINGS[0]
             failed = _detect_images(detector, files, options.output_dir, passes, drawing, drafts)
         failed += _detect_videos(detector, videos, options.output_dir, passes)
