@@ -27,11 +27,11 @@ CHUNK = 4  # batches whose images are in memory
 
 
 class Worth(NamedTuple):
-    """What labelling a picture would teach; each is a sum over its detections."""
+    """The worth of a picture; each field is a sum over its detections."""
 
     doubt: float
     disagreement: float
-    total: float  # of both, weighted by class
+    total: float  # their sum, weighted by class
 
 
 class Picture(NamedTuple):
@@ -94,10 +94,10 @@ def worth(
         LOWEST * thresholds.default, {k: LOWEST * t for k, t in thresholds.per_class.items()}
     )
     sums = np.zeros(3)
-    for view, other in (views, views[::-1]):
+    for view, opposite in (views, views[::-1]):
         chosen = view.above(lowest)
         doubt = doubts(chosen.scores, thresholds.of(chosen.classes))
-        disagreement = disagreements(chosen, other)
+        disagreement = disagreements(chosen, opposite)
         weight = np.array([weights.get(int(k), 1.0) for k in chosen.classes])
         sums += [doubt.sum(), disagreement.sum(), (weight * (doubt + disagreement)).sum()]
     return Worth(*(sums / 2).round(4).tolist())

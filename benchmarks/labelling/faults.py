@@ -17,7 +17,7 @@ from model_fn.evaluation.metrics.overlaps import box_iou
 from model_fn.evaluation.readers import TRAINING_DATA, evaluation_folder
 from model_fn.runs import evaluator
 
-SHARE = 0.05  # of the objects
+SHARE = 0.05  # faults per object
 KINDS = ("missing", "extra", "class", "shifted")
 
 
@@ -121,6 +121,8 @@ def main(folder: str, seeds: int, num_images: int = 1500, steps: int = 1200) -> 
     for seed in range(1, seeds + 1):
         planted, suspected = find(os.path.join(folder, f"faults_{seed}"), seed, num_images, steps)
         counts = count(planted, suspected)
-        total, seen = (sum(column) for column in zip(*counts.values()))
-        kinds = ", ".join(f"{kind} {part}/{whole}" for kind, (whole, part) in counts.items())
-        print(f"seed {seed}: {seen / total:.0%} of {total} faults ({kinds})", flush=True)
+        num_faults, num_seen = (sum(column) for column in zip(*counts.values()))
+        kinds = ", ".join(f"{kind} {hits}/{total}" for kind, (total, hits) in counts.items())
+        print(
+            f"seed {seed}: {num_seen / num_faults:.0%} of {num_faults} faults ({kinds})", flush=True
+        )

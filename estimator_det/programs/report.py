@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
 MAX_POINTS = 400  # in a curve
-MAX_ROWS = 100  # of a table
+MAX_ROWS = 100  # rows of a table
 MAX_RECORDS = 1000  # read for the data report from each reader
 BENCHMARKS = ("benchmark.json", "*/benchmark.json", "*/*/benchmark.json")
 
@@ -211,8 +211,9 @@ def _sections(run: Run, benchmark: Optional[str]) -> Dict[str, Any]:
     label_faults = {run.reader: pictures.pop("label_faults")} if run.chosen else {}
     # The training data are evaluated only on demand.
     if training := details.latest(evaluation_folder(run.folder, TRAINING_DATA)):
-        drawn = report_pictures.draw(run.config, TRAINING_DATA, names, training, ["label_faults"])
-        label_faults.update({TRAINING_DATA: drawn["label_faults"]})
+        kinds = ("label_faults",)
+        faults = report_pictures.draw(run.config, TRAINING_DATA, names, training, kinds)
+        label_faults[TRAINING_DATA] = faults["label_faults"]
     return {
         **run._asdict(),
         "benchmark": rows,

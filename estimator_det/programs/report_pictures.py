@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
 KINDS = ("mistakes", "missed", "label_faults")
-PICTURES = 16  # of each kind
+PICTURES = 16  # examples of each kind that are drawn
 PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
 THIN, THICK = 1, 4  # lines in pixels
@@ -60,14 +60,14 @@ def draw(
         names: All classes; each has its colour on every picture.
     """
     colors = {name: number for number, name in enumerate(names)}
-    found = {kind: details.get(kind, []) for kind in kinds}
-    shown = {kind: examples[:PICTURES] for kind, examples in found.items()}
+    examples_of = {kind: details.get(kind, []) for kind in kinds}
+    shown = {kind: examples[:PICTURES] for kind, examples in examples_of.items()}
     boxes: Dict[int, List[Any]] = {}
-    for example in itertools.chain(*found.values()):
+    for example in itertools.chain(*examples_of.values()):
         boxes.setdefault(example["image"], []).extend(_true_boxes(example))
-    drawn = {example["image"] for example in itertools.chain(*shown.values())}
+    with_pixels = {example["image"] for example in itertools.chain(*shown.values())}
     try:
-        images = {each.number: each for each in _images(config, reader, boxes, drawn)}
+        images = {each.number: each for each in _images(config, reader, boxes, with_pixels)}
     except ABSENT:
         images = {}
 
@@ -82,7 +82,7 @@ def draw(
 
     return {
         kind: [{**example, **pictures(kind, example)} for example in examples]
-        for kind, examples in found.items()
+        for kind, examples in examples_of.items()
     }
 
 
@@ -115,9 +115,9 @@ def _images(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     reader: str,
     boxes_by_number: Mapping[int, Sequence[Any]],
-    drawn: Collection[int],
+    with_pixels: Collection[int],
 ) -> Iterator[_Image]:
-    """Some images of an evaluation, with the pixels of those in `drawn`.
+    """Some images of an evaluation, with the pixels of those in `with_pixels`.
 
     An image without the boxes of its examples is left out: the records have changed since.
     """
@@ -147,7 +147,7 @@ def _images(
                 name = next(filter(None, names), b"").decode("utf-8", "replace")
                 file, position = features[schema.RECORD][0].numpy().tolist()
                 record = f"{paths[file]}, record {position}"
-                pixels = np.clip(image, 0, 255).astype(np.uint8) if number in drawn else None
+                pixels = np.clip(image, 0, 255).astype(np.uint8) if number in with_pixels else None
                 yield _Image(number, name or f"image {number}", record, pixels)
 
 

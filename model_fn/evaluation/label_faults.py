@@ -53,7 +53,7 @@ class LabelFaults:
         """JSON values, most suspicious first; each label once.
 
         Args:
-            matches: Of all classes together.
+            matches: The matches of all classes together.
         """
         cases = np.concatenate(self._cases)
         suspicions = suspicions_of(cases, matches)
@@ -99,8 +99,8 @@ def find_cases(number: int, image: MatchedImage) -> List[Array]:
     same = image.classes[:, np.newaxis] == image.true_classes
     hit, near = image.iou >= MATCH_IOU, image.iou >= NEAR_IOU
     best_near = np.where(near, scores, 0).max(axis=0, initial=0)
-    own = np.where(hit & same, scores, 0).max(axis=0, initial=0)
-    # Of several detections of one object, the best one speaks, also for a label that it misses.
+    best_same = np.where(hit & same, scores, 0).max(axis=0, initial=0)
+    # The best detection of an object speaks for all, also if it misses the label.
     is_repeat = (box_iou(image.boxes, image.boxes) >= MATCH_IOU) & (scores < image.scores)
     speaks = (image.matched < 0) & ~is_repeat.any(axis=1)
     speaks &= ~(hit & same).any(axis=1) & ~image.is_excused.any(axis=1)
@@ -108,17 +108,24 @@ def find_cases(number: int, image: MatchedImage) -> List[Array]:
     is_free[image.matched[image.matched >= 0]] = False
 
     def cases(kind: str, rows: Array, labels: Array, strengths: Array) -> Array:
-        made = np.zeros(len(strengths), _CASE)
-        made["kind"], made["image"], made["strength"] = KINDS.index(kind), number, strengths
-        made["label"] = -1
+        table = np.zeros(len(strengths), _CASE)
+        table["kind"], table["image"], table["strength"] = (
+            KINDS.index(kind),
+            number,
+            strengths,
+        )
+        table["label"] = -1
         if labels.size:
-            made["label"], made["name"] = labels, image.true_classes[labels]
-            made["box"] = image.true_boxes[labels]
+            table["label"], table["name"] = labels, image.true_classes[labels]
+            table["box"] = image.true_boxes[labels]
         if rows.size:
-            made["score"], made["detected"] = image.scores[rows], image.classes[rows]
-            made["detection"] = image.boxes[rows]
-            made["iou"] = image.iou[rows].max(axis=1, initial=0)
-        return made
+            table["score"], table["detected"] = (
+                image.scores[rows],
+                image.classes[rows],
+            )
+            table["detection"] = image.boxes[rows]
+            table["iou"] = image.iou[rows].max(axis=1, initial=0)
+        return table
 
     none, labels = np.zeros(0, int), np.flatnonzero(counted)
     extra = cases(EXTRA, none, labels, 1 - best_near[labels])
@@ -130,7 +137,7 @@ def find_cases(number: int, image: MatchedImage) -> List[Array]:
     ):
         rows = np.flatnonzero(speaks & meets.any(axis=1))
         labels = np.where(meets, image.iou, -1)[rows].argmax(axis=1) if rows.size else none
-        result.append(cases(kind, rows, labels, image.scores[rows] - own[labels]))
+        result.append(cases(kind, rows, labels, image.scores[rows] - best_same[labels]))
         speaks[rows] = False
     rows = np.flatnonzero(speaks)
     overlaps = image.iou[rows].max(axis=1, initial=0)
@@ -141,7 +148,7 @@ def suspicions_of(cases: Array, matches: ClassMatches) -> Array:
     """Suspicion of each case, 0 to 1; 0 for those that contradict no label.
 
     Args:
-        matches: Of all classes together.
+        matches: The matches of all classes together.
     """
     suspicions = np.zeros(len(cases))
     threshold = best_f1("", matches).threshold

@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
         failed = [each for each in looked if each.error is not None]
         chosen = suggestions.choose([each for each in looked if not each.error], options.number)
         detections = cast("List[Detections]", detector([each.path for each in chosen]))
-        results = {each.path: found.above(thresholds) for each, found in zip(chosen, detections)}
+        results = {each.path: image.above(thresholds) for each, image in zip(chosen, detections)}
         make = label_drafts.FORMATS.get(options.save_annotations)
         drafts = make(folder, label_drafts.common_folder(paths), detector.class_names)
         for item in results.items():
