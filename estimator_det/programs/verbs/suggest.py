@@ -52,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "images that run at once, each with its mirror image (default: %(default)s)"
     add_options(parser, positive, {"--batch_size N": text}, default=8)
-    add_options(parser, bool, {"--json": "print the list as JSON"})
 
 
 def run(options: argparse.Namespace) -> int:
@@ -99,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
         f"{', '.join(os.path.join(options.output_dir, name) for name in FILES)}",
         f"drafts of labels: {folder}",
     ]
-    print_report(document, lines, as_json=options.json)
+    print_report(document, lines)
     return console.EXIT_FAILED if failed else console.EXIT_OK
 
 
