@@ -22,7 +22,9 @@ from estimator_det.compat import quick_callable, tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.programs.cloud.replicas import free_addresses
 from estimator_det.protos import preprocessor_pb2
+from inputs import machine
 
+REQUESTS = 200  # served with images of mixed sizes, to see if memory grows
 REPEATS = 5  # the fastest counts, because other programs only add time
 AUGMENTED_IMAGES = 8
 AUGMENTED_SIZE = (480, 640)  # height and width
@@ -332,3 +334,17 @@ def _replica_batch(num_classes: int) -> Tuple[Dict[str, tf.Tensor], Dict[str, tf
 
 if __name__ == "__main__":
     print(train_replicas(int(sys.argv[1])))
+
+
+def memory_growth(serve: Callable[[tf.Tensor], Any]) -> float:
+    """Growth of this process's memory over requests of mixed sizes, as a share.
+
+    The first third does not count, because TensorFlow fills its caches in it.
+    """
+    random = np.random.default_rng(0)
+    resident: List[Any] = []
+    for _ in range(REQUESTS):
+        height, width = random.integers(16, 641, 2)
+        serve(tf.constant(random.integers(0, 256, (1, height, width, 3), np.uint8)))
+        resident.append(machine.resident_memory())
+    return resident[-1] / resident[REQUESTS // 3] - 1

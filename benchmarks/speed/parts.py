@@ -37,7 +37,6 @@ INPUT_ROUNDS, INPUT_BATCHES = 15, 25
 GOALS = (50, 70, 80)  # mAP@.50 in percent
 MEMORY_STEPS = 30
 ACCURACY_EVALUATIONS = 16
-REQUESTS = 200  # served with images of mixed sizes, to see if memory grows
 
 Figures = Dict[str, Any]
 
@@ -84,8 +83,8 @@ def _image_size(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[int]:
 def floor(arguments: argparse.Namespace) -> Figures:
     """Forward and backward of the bare network on one batch in memory, and its first step.
 
-    The network of single-shot models is MobileNet v1, batch norm in training mode. Two-stage models
-    have their own network, with its heads and the crops of a training step.
+    The network of single-shot MobileNets v1 is MobileNet v1, batch norm in training mode. Other
+    models have their own, with its heads, and in two stages with the crops of a training step.
     """
     from estimator_det.nets import mobilenet
 
@@ -94,6 +93,8 @@ def floor(arguments: argparse.Namespace) -> Figures:
     with tf.Graph().as_default():
         if config.model.HasField("faster_rcnn"):
             outputs = _two_stage_outputs(config, tf.constant(images))
+        elif "mobilenet_v1" not in config.model.ssd.feature_extractor.type:
+            outputs = _network_outputs(_detector(config, True).predict(tf.constant(images)))
         else:
             with mobilenet.v1_arg_scope():
                 depth = mobilenet.scaled_depth(1.0, 8)
@@ -387,7 +388,7 @@ def serving(arguments: argparse.Namespace) -> Figures:
         figures[f"latency_{batch}_ms"] = 1000 * _seconds(functools.partial(serve, tensor))
         figures.update(_serving_steps(config, checkpoint, images.astype(np.float32)))
     figures["served_images_per_second"] = 1000 / figures["latency_1_ms"]
-    figures["serving_growth"] = _memory_growth(serve)
+    figures["serving_growth"] = components.memory_growth(serve)
     return figures
 
 
@@ -416,22 +417,10 @@ def _serving_steps(
             }
 
 
-def _memory_growth(serve: Callable[[tf.Tensor], Any]) -> float:
-    """Growth of this process's memory over requests of mixed sizes, as a share.
-
-    The first third does not count, because TensorFlow fills its caches in it.
-    """
-    random = np.random.default_rng(0)
-    resident: List[Any] = []
-    for _ in range(REQUESTS):
-        height, width = random.integers(16, 641, 2)
-        serve(tf.constant(random.integers(0, 256, (1, height, width, 3), np.uint8)))
-        resident.append(machine.resident_memory())
-    return resident[-1] / resident[REQUESTS // 3] - 1
-
-
 def _network_outputs(predictions: Any) -> List[tf.Tensor]:
     """Outputs of the network that post-processing needs."""
+    if hasattr(predictions, "maps"):
+        return list(tf.nest.flatten(predictions.maps))
     if not hasattr(predictions, "second_stage"):
         return [predictions.box_encodings, predictions.class_logits]
     regions, output = predictions.region_outputs

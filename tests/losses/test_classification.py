@@ -102,6 +102,15 @@ def test_finite_for_extreme_logits_and_masked_images(text, size):
     assert not got[1].numpy().any() and not gradient[1].any()
 
 
+def test_the_power_of_efficientdet_needs_no_logarithms():
+    with tf.Graph().as_default() as graph:
+        logits = tf.constant(ARRAYS["logits"])
+        arguments = (tf.constant(ARRAYS["onehot"]), tf.constant(ARRAYS["weights2"]))
+        loss = make("weighted_sigmoid_focal { gamma: 1.5 }")(logits, *arguments)
+        tf.gradients(loss, logits)
+        assert "Pow" not in {each.type for each in graph.get_operations()}
+
+
 def test_errors():
     for kind in ("weighted_softmax", "weighted_logits_softmax"):
         text = f"{kind} {{ logit_scale: 0 }}"
