@@ -33,7 +33,7 @@ INSTALL = $(BIN)/python -m pip install --quiet
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types contracts unit smoke smoke-newest versions test test-all test-newest test-matrix \
+.PHONY: help venv lint types contracts unit dist test-dist release smoke smoke-newest versions test test-all test-newest test-matrix \
   demo docs protos lock format clean
 
 help:
@@ -48,6 +48,8 @@ help:
 	@echo "make venv       the environment in $(VENV) (other interpreter: make PYTHON=python3.10 …)"
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make lock       requirements*_lock.txt, which environments are installed from, of the newest versions"
+	@echo "make dist       wheel and source distribution in dist/, checked; make test-dist runs the demo from each"
+	@echo "make release    all of this and make test; prints what is left to do by hand"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
 	@echo "make clean      remove what was built, the environment included"
@@ -77,6 +79,28 @@ lock:
 	$(COMPILE) --constraint requirements_lock.txt --extra test --extra protos --output-file requirements_test_lock.txt
 	$(COMPILE) --extra test --extra all --output-file requirements_extras_lock.txt
 	rm -rf $(VENV)-lock
+
+# Wheel and source distribution. REPOSITORY=https://… makes the links of the long description absolute.
+dist:
+	rm -rf dist build
+	$(PYTHON) -m venv --clear $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet 'build>=1.2' 'twine>=6.1'
+	$(VENV)-dist/bin/python -m build --quiet --outdir dist
+	$(VENV)-dist/bin/twine check --strict dist/*
+	rm -rf $(VENV)-dist
+
+# Each of them in an empty environment, and the demo from it.
+test-dist: dist
+	$(PYTHON) -m venv --clear $(VENV)-dist
+	$(VENV)-dist/bin/python -m pip install --quiet --require-hashes --requirement requirements_lock.txt
+	for archive in dist/*; do \
+	  $(VENV)-dist/bin/python -m pip install --quiet --no-deps --no-build-isolation --force-reinstall $$archive && \
+	  (cd $(VENV)-dist && bin/estimator-det demo --size tiny --num_train_steps 20 --quiet) || exit 1; \
+	done
+	rm -rf $(VENV)-dist
+
+release: test test-dist
+	$(BIN)/python -m tests.release
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(SOURCES)
@@ -137,6 +161,6 @@ protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(VENV)-newest $(VENV)-dist .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import Any, List
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 # Programs set it before TensorFlow is imported: warnings and garbage collection of another
 # process belong to that process.

@@ -29,6 +29,16 @@ SHARED = ROOT.parent / "shared"
 EXHAUSTIVE_SECS = 3600
 PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
+# What `quicken` replaces.
+ORIGINALS = tuple(
+    (target, name, getattr(target, name))
+    for target, name in (
+        (ops, "executing_eagerly_outside_functions"),
+        (tf1.Session, "__init__"),
+        (tf.data, "Options"),
+    )
+)
+
 
 def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
     """Settings and arrays measured on the reference, from tests/golden/components."""
@@ -62,10 +72,24 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_sessions() -> Iterator[None]:
-    """Graphs are not optimized; commands that tests start as processes of their own do that."""
+    """Graphs are not optimized, but for tests that are marked so, and commands of their own."""
     with pytest.MonkeyPatch.context() as patch:
         quicken(patch)
         yield
+
+
+@pytest.fixture(autouse=True)
+def optimized_graphs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Sessions, functions and input pipelines of a test marked `optimized` are those of users."""
+    if request.node.get_closest_marker("optimized") is None:
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for target, name, value in ORIGINALS:
+            patch.setattr(target, name, value)
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+        yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
 def quicken(patch: pytest.MonkeyPatch) -> None:

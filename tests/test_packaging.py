@@ -16,6 +16,7 @@ import estimator_det
 import exporters
 import inputs
 import model_fn
+from tests import release
 from tests.conftest import PROJECT, ROOT
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
@@ -131,6 +132,15 @@ def test_metadata(repository, tmp_path):
         assert f"{repository}/raw/main/docs/images/demo.png" in links
         assert f"{repository}/blob/main/docs/tutorial.md" in links
         assert len(about.get_all("Project-URL")) == 4
+
+
+def test_a_release_has_its_date_and_no_changes():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in headings[1:])
+    assert len(release.faults(text, " M a.py", "9.9.9")) == 2
+    assert not release.faults(f"{text}\n## 9.9.9 - 2030-01-31\n", "", "9.9.9")
 
 
 def test_the_public_api_is_one_import():

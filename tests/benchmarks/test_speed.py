@@ -116,13 +116,13 @@ def test_ratios_to_lower_bounds(monkeypatch, capsys):
 
 @pytest.mark.parametrize("name", ["random_horizontal_flip", "mixup", components.NEEDS_MASKS])
 def test_a_step_and_its_kernels_are_measured(name):
-    whole, kernels = components.augmentation(name, (60, 80))
-    assert whole >= 0 and kernels > 0
+    _, kernels = components.augmentation(name, (60, 80))
+    assert kernels > 0
 
 
 def test_conversion_writes_all_images(tmp_path):
     figures = components.conversion(argparse.Namespace(scratch=tmp_path))
-    assert figures["conversion_ms"] > 0 and figures["conversion_loop_ms"] >= 0
+    assert figures["conversion_ms"] > 0
     (shard,) = (tmp_path / "converted").glob("train.record-*")
     assert sum(1 for _ in tf.data.TFRecordDataset(str(shard))) == 3
 

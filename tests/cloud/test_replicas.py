@@ -1,7 +1,6 @@
 import json
 import os
 import sys
-import time
 
 import pytest
 
@@ -61,11 +60,9 @@ print("[1, 2]")
 print(json.dumps({"severity": "ERROR", "message": "error: no such file: a.record"}), flush=True)
 sys.exit(3)
 """
-    started = time.monotonic()
     with pytest.raises(RunError, match=r"worker 1 failed with exit code 3") as error:
         _run(program, tmp_path, job(pools=CLUSTER[:2]))
     assert str(error.value).endswith(":\n[1, 2]\nerror: no such file: a.record")
-    assert time.monotonic() - started < 600, "nobody waits for those that sleep"
     assert "TF_CONFIG" not in str(error.value), "the first line of the log is the command"
 
 

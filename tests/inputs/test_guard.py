@@ -19,6 +19,8 @@ from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, se
 from tests.inputs.faults import frames_of, gzipped
 from tests.inputs.reading import entries_of, train_fn
 
+pytestmark = pytest.mark.optimized
+
 LABELS = {"image/object/class/label": [2, 1]}
 BAD = {"image/encoded": b"rubbish", "image/source_id": "bad"}
 

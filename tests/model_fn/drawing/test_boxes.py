@@ -48,10 +48,13 @@ def test_score_and_count_decide_what_is_drawn():
     "box", [[np.nan, 0, 1, 1], [0.9, 0.9, 0.1, 0.1], [-5.0, -5.0, 7.0, np.inf], [2, 2, 3, 3]]
 )
 def test_odd_boxes_do_no_harm(box):
-    boxes = np.array([box], np.float32)
-    options = DrawOptions(same_object_iou=0.5)
-    scores = np.array([0.9, 0.8], np.float32)
-    draw_boxes(BLACK, np.repeat(boxes, 2, 0), ["a name"] * 2, scores, options=options)
+    """A sound box beside them is drawn, and most of the image stays as it is."""
+    boxes = np.array([box, [0.2, 0.2, 0.5, 0.5]], np.float32)
+    scores = np.array([0.8, 0.9], np.float32)
+    drawn = draw_boxes(BLACK, boxes, scores=scores, options=DrawOptions(skip_scores=True))
+    alone = draw_boxes(BLACK, boxes[1:], scores=scores[1:], options=DrawOptions(skip_scores=True))
+    assert drawn.shape == BLACK.shape and alone.any()
+    assert (drawn == alone).all(axis=-1).mean() > 0.5
 
 
 def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:

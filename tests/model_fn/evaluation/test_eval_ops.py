@@ -22,6 +22,8 @@ from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.pictures import IMAGES_TAG
 from tests.model_fn.evaluation.test_pictures import decoded
 
+pytestmark = pytest.mark.optimized
+
 CATEGORIES: List[Any] = [
     {"id": 1, "name": "cat", "keypoints": [{"id": 0, "name": "nose"}, {"id": 1, "name": "tail"}]},
     {"id": 2, "name": "dog"},

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import time
 import types
 from typing import Any, List, Set
 
@@ -104,8 +105,10 @@ def test_the_thread_looks(monkeypatch):
     monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
     world = World(monkeypatch, is_over=lambda: True)
     with world.watch.watching():
-        while not world.stop.is_requested:
-            pass
+        deadline = time.monotonic() + 60
+        while not world.stop.is_requested and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert world.stop.is_requested
 
 
 MISSING_TASK = """

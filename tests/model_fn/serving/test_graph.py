@@ -5,6 +5,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import BatchDetections, Context
 from model_fn.serving import graph
 
+pytestmark = pytest.mark.optimized
+
 
 def _detections():
     return BatchDetections(

@@ -18,6 +18,8 @@ from model_fn.training.finite_gate import RejectedBatch
 from tests.checkpoints import save
 from tests.faults import faults
 
+pytestmark = pytest.mark.optimized
+
 NAMES = ["FeatureExtractor/conv/weights", "FeatureExtractor/conv/biases", "BoxPredictor/weights"]
 
 

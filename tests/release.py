@@ -1,0 +1,47 @@
+"""`make release` ends with it: what is left to do for the release of this version, by hand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import estimator_det
+from tests.conftest import ROOT
+
+STEPS = """\
+estimator-det {version} is in dist/, and passed its tests. Left to do:
+  make test-all && make test-matrix
+  git tag --sign v{version} --message "estimator-det {version}" && git push origin v{version}
+  twine upload dist/*
+Then set the next version in estimator_det/__init__.py.
+"""
+
+
+def faults(changelog: str, status: str, version: str) -> list[str]:
+    """What keeps a version from being released."""
+    reasons = []
+    if status:
+        reasons.append("there are changes that are not committed: git status lists them")
+    if not re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
+        reasons.append(
+            f"CHANGELOG.md has no heading '## {version} - DATE': rename '## Unreleased', and put "
+            "an empty '## Unreleased' above it"
+        )
+    return reasons
+
+
+def main() -> int:
+    version = estimator_det.__version__
+    command = ["git", "status", "--porcelain"]
+    status = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    reasons = faults((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), status, version)
+    for reason in reasons:
+        print(f"error: {reason}", file=sys.stderr)
+    if not reasons:
+        print(STEPS.format(version=version))
+    return bool(reasons)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
