@@ -25,7 +25,7 @@ from tests.reruns import pytest_sessionstart, pytest_terminal_summary  # noqa: F
 
 TESTS = pathlib.Path(__file__).parent
 ROOT = TESTS.parent
-SHARED = ROOT.parent / "shared"
+MODELS = TESTS / "golden" / "models"  # numbers of whole models, see benchmarks.conformance
 EXHAUSTIVE_SECS = 3600
 PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -52,8 +52,13 @@ def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     """In parallel runs, the files with most slow tests first: all processes then end together.
 
-    Exhaustive tests have more time than `timeout` in pyproject.toml.
+    Exhaustive tests have more time than `timeout` in pyproject.toml. Tests of real data, which have
+    it in their names, run only if the variable REAL_DATA is its folder.
     """
+    if "REAL_DATA" not in os.environ:
+        wanted = [item for item in items if "real_data" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+        items[:] = wanted
     for item in items:
         if item.get_closest_marker("exhaustive") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(EXHAUSTIVE_SECS))
@@ -164,8 +169,6 @@ def source_distribution(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Pat
 
 
 @pytest.fixture(scope="session")
-def shared() -> pathlib.Path:
-    """Folder with real images, records and configurations, which are not ours to commit."""
-    if not SHARED.is_dir():
-        pytest.skip(f"needs the real data in {SHARED}")
-    return SHARED
+def real_data() -> pathlib.Path:
+    """Folder of photographs, records and published models, which are not ours to publish."""
+    return pathlib.Path(os.environ["REAL_DATA"]).resolve()

@@ -36,19 +36,17 @@ IN_TRAINING = ("losses", "gradients", "train trace")
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
-    parser.add_argument(
-        "--configs", type=pathlib.Path, required=True, help="folder of .config files"
-    )
-    parser.add_argument(
-        "--golden", type=pathlib.Path, required=True, help="folder of golden numbers"
-    )
+    text = "folder of golden numbers; by default those of tests/golden/models, of both lines"
+    parser.add_argument("--golden", type=pathlib.Path, help=text)
+    text = f"folder of .config files; by default {goldens.PIPELINES} in that of the numbers"
+    parser.add_argument("--configs", type=pathlib.Path, help=text)
     parser.add_argument("--only", default="*", help="glob over the names, e.g. 'ssd_mobilenet_v1*'")
     parser.add_argument(
         "--threads", type=int, help="threads per op; by default 1, then 2 if training differs"
     )
     arguments = parser.parse_args(argv)
     for folder in (arguments.configs, arguments.golden):
-        if not folder.is_dir():
+        if folder is not None and not folder.is_dir():
             parser.error(f"{folder}: not a folder")
     return arguments
 
@@ -65,13 +63,13 @@ def run_case(case: Case) -> Dict[str, Check]:
     return cells
 
 
-def _cells_of_other_threads(arguments: argparse.Namespace, name: str) -> Dict[str, str]:
+def _cells_of_other_threads(case: Case) -> Dict[str, str]:
     """The cells that hold in a process with the other number of threads, as it prints them."""
-    command = [sys.executable, "-m", "benchmarks.conformance", "--only", name]
-    command += ["--configs", str(arguments.configs), "--golden", str(arguments.golden)]
+    command = [sys.executable, "-m", "benchmarks.conformance", "--only", case.name]
+    command += ["--configs", str(case.config_file.parent), "--golden", str(case.folder)]
     command += ["--threads", str(OTHER_THREADS)]
     process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    rows = [line for line in process.stdout.splitlines() if line.startswith(f"{name} | ")]
+    rows = [line for line in process.stdout.splitlines() if line.startswith(f"{case.name} | ")]
     cells = dict(zip(checks.COLUMNS, rows[0].split(" | ")[1:])) if rows else {}
     return {
         column: f"{cell}, {OTHER_THREADS} threads"
@@ -85,14 +83,20 @@ def main(argv: Optional[List[str]] = None) -> int:
     arguments = _parse(argv)
     # TensorFlow reads it once, with the first session.
     os.environ["TF_NUM_INTRAOP_THREADS"] = str(arguments.threads or THREADS)
-    names = goldens.names(arguments.golden, arguments.only)
-    if not names:
-        print(f"no golden numbers match {arguments.only!r} in {arguments.golden}", file=sys.stderr)
+    folders = (arguments.golden,) if arguments.golden else goldens.FOLDERS
+    cases = [
+        goldens.read(folder, name, arguments.configs)
+        for folder in folders
+        for name in goldens.names(folder, arguments.only)
+    ]
+    if not cases:
+        searched = ", ".join(map(str, folders))
+        print(f"no golden numbers match {arguments.only!r} in {searched}", file=sys.stderr)
         return 1
     print("configuration | " + " | ".join(checks.COLUMNS) + " | seconds")
     num_compared = num_holding = 0
-    for name in names:
-        case = goldens.read(arguments.golden, arguments.configs, name)
+    for case in cases:
+        name = case.name
         if why := case.why_without_numbers:
             print(f"{name} | no numbers were recorded: {why[:120]}", flush=True)
             continue
@@ -101,7 +105,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         texts = {column: str(cell) for column, cell in cells.items()}
         failed = {column for column, cell in cells.items() if cell.failure}
         if failed.intersection(IN_TRAINING) and not arguments.threads:
-            others = _cells_of_other_threads(arguments, name)
+            others = _cells_of_other_threads(case)
             for column in failed.intersection(IN_TRAINING, others):
                 texts[column] = others[column]
                 failed.remove(column)

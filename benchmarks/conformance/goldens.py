@@ -1,6 +1,8 @@
 """Golden numbers of configurations: records, fixed inputs, name-seeded weights, overrides.
 
-Layout of the folder: `configs/NAME.json` (graph facts), `numeric/NAME.{json,npz}` (values),
+Layout of the folder, tests/golden/models or its subfolder tf2: `pipelines/NAME.config`
+(configurations without comments), `configs/NAME.json` (graph facts), `numeric/NAME.{json,npz}`
+(values),
 `train_trace/NAME.json` (optimizer steps), `numeric/_inputs.npz` (images) and `detinit.py` (the
 function from a variable's name and shape to its value). A folder of the TF2 line is recognized by
 its own function, see `tf2`.
@@ -23,6 +25,10 @@ from benchmarks.conformance import tf2
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
+
+FOLDER = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "models"
+FOLDERS = (FOLDER, FOLDER / "tf2")
+PIPELINES = "pipelines"
 
 SeededValue = Callable[[str, Sequence[int]], np.ndarray]
 
@@ -127,7 +133,7 @@ def names(golden_dir: pathlib.Path, pattern: str) -> List[str]:
     return sorted(name for name in stems if fnmatch.fnmatch(name, pattern))
 
 
-def read(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Case:
+def read(golden_dir: pathlib.Path, name: str, configs_dir: Optional[pathlib.Path] = None) -> Case:
     """All that the folder of golden numbers holds for `name`."""
     graph, numeric, trace = (
         tf2.read_json(golden_dir / part / f"{name}.json")
@@ -135,7 +141,7 @@ def read(golden_dir: pathlib.Path, configs_dir: pathlib.Path, name: str) -> Case
     )
     arrays = _read_arrays(golden_dir / "numeric" / f"{name}.npz")
     recorded = graph or numeric or trace or {}
-    config_file = configs_dir / f"{recorded.get('config', name)}.config"
+    config_file = (configs_dir or golden_dir / PIPELINES) / f"{recorded.get('config', name)}.config"
     case = Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
     if graph is None or not (golden_dir / tf2.VALUES_FILE).exists():
         return case

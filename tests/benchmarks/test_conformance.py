@@ -15,6 +15,7 @@ from benchmarks.conformance import __main__ as command
 from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.compare import Check
 from estimator_det.config import pipeline
+from tests.conftest import MODELS
 from tests.programs.forking import TIMEOUT, Forker
 
 # Light ones with different predictors, matchers and losses; and one with altered numbers.
@@ -107,7 +108,7 @@ def _alter(folder: pathlib.Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def table(shared: pathlib.Path, forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Table:
+def table(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Table:
     """One run for all tests; without training traces, which take long."""
     folder = tmp_path_factory.mktemp("golden")
     files = ["detinit.py", "numeric/_inputs.npz"]
@@ -115,16 +116,16 @@ def table(shared: pathlib.Path, forker: Forker, tmp_path_factory: pytest.TempPat
     files += [f"numeric/{name}.{end}" for name in (*LIGHT, ALTERED) for end in ("json", "npz")]
     for file in files:
         (folder / file).parent.mkdir(exist_ok=True)
-        shutil.copyfile(shared / "golden" / file, folder / file)
+        shutil.copyfile(MODELS / file, folder / file)
     _alter(folder)
     # A process of its own, because TensorFlow reads the number of threads once.
-    arguments = ["--threads=1", f"--configs={shared / 'data' / 'configs'}", f"--golden={folder}"]
+    arguments = ["--threads=1", f"--configs={MODELS / 'pipelines'}", f"--golden={folder}"]
     printed = folder / "printed"
     run = forker.program(
         "import contextlib, sys\n"
         "from benchmarks.conformance.__main__ import main\n"
         "import pytest\n"
-        "from tests.conftest import quicken\n"
+        "from tests.conftest import MODELS, quicken\n"
         "quicken(pytest.MonkeyPatch())\n"
         f"with open({str(printed)!r}, 'w') as out, contextlib.redirect_stdout(out):\n"
         f"    code = main({arguments!r})\n"

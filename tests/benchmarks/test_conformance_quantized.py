@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import multiprocessing
-import pathlib
 from typing import Any, Callable, Dict, List
 
 import numpy as np
@@ -16,6 +15,7 @@ from benchmarks.conformance.goldens import Case
 from estimator_det.compat import tf
 from estimator_det.detectors import ssd
 from estimator_det.nets.quantization import INITIAL_LIMIT, Quantization, Quantizer
+from tests.conftest import MODELS
 
 NAMES = (
     "ssd_mobilenet_v1_0.75_depth_quantized_300x300_coco14_sync",
@@ -27,10 +27,11 @@ PARTS: Dict[str, Callable[[Case, quantized.Record, Check], None]] = {
     "training": quantized_training.check_training,
     "steps": quantized_training.check_steps,
 }
+EVERYDAY = (NAMES[2], "inference")
 
 
-def _checked(shared: pathlib.Path, name: str, part: str) -> str:
-    case = goldens.read(shared / "golden", shared / "data" / "configs", name)
+def _checked(name: str, part: str) -> str:
+    case = goldens.read(MODELS, name)
     record = quantized.read(case)
     assert record is not None
     check = Check()
@@ -38,15 +39,21 @@ def _checked(shared: pathlib.Path, name: str, part: str) -> str:
     return str(check)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_numbers(shared, monkeypatch, name, part):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        pytest.param(name, part, marks=() if (name, part) == EVERYDAY else pytest.mark.exhaustive)
+        for name in NAMES
+        for part in PARTS
+    ],
+)
+def test_golden_numbers(monkeypatch, name, part):
     # A process has as many threads as its first session: that of these numbers has one.
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as process:
-        found = process.submit(_checked, shared, name, part).result()
+        found = process.submit(_checked, name, part).result()
     assert found.startswith("ok"), found
 
 

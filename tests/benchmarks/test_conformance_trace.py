@@ -15,6 +15,7 @@ from benchmarks.conformance.goldens import Case, moved
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from tests import small_extractor
+from tests.conftest import MODELS
 from tests.detectors.configs import SMALL_SSD
 
 MOMENTUM = "train_config.optimizer.momentum_optimizer"
@@ -137,9 +138,9 @@ NAME = "ssd_mobilenet_v1_300x300_coco14_sync"
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["right", *WRONG])
-def test_real_steps(shared, name):
+def test_real_steps(name):
     """Batch norm of two images on a 1x1 map is chaotic; what is wrong shows all the same."""
-    case = goldens.read(shared / "golden", shared / "data" / "configs", NAME)
+    case = goldens.read(MODELS, NAME)
     assert case.trace is not None
     if name != "right":
         # The head of this configuration has no batch norm.

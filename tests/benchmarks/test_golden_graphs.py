@@ -7,12 +7,12 @@ All of it, with gradients, optimizer steps and large images, is the command's pa
 from __future__ import annotations
 
 import json
-import pathlib
 
 import pytest
 
 from benchmarks.conformance import checks, goldens
 from benchmarks.conformance.compare import Check
+from tests.conftest import MODELS
 
 # A configuration of each kind of predictor and anchors, the quickest to build.
 HEADS = (
@@ -21,8 +21,8 @@ HEADS = (
 )
 
 
-def assert_agrees(shared: pathlib.Path, name: str) -> None:
-    case = goldens.read(shared / "golden", shared / "data" / "configs", name)
+def assert_agrees(name: str) -> None:
+    case = goldens.read(MODELS, name)
     cells = {column: Check() for column in checks.COLUMNS}
     checks.check_graph(case, cells)
     for column in ("variables", "anchors"):
@@ -31,17 +31,26 @@ def assert_agrees(shared: pathlib.Path, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEADS)
-def test_variables_counts_and_anchors(shared, name):
-    assert_agrees(shared, name)
+def test_variables_counts_and_anchors(name):
+    assert_agrees(name)
+
+
+@pytest.mark.slow
+def test_a_whole_network_of_two_stages():
+    case = goldens.read(MODELS, "faster_rcnn_inception_v2_coco")
+    cells = {column: Check() for column in checks.COLUMNS}
+    checks.check_evaluation(case, cells)
+    for column in ("predictions", "detections"):
+        assert cells[column].ok, f"{column}: {cells[column]}"
 
 
 @pytest.mark.exhaustive
-def test_all_single_shot_detectors(shared):
+def test_all_single_shot_detectors():
     """The same heads on networks that tests/extractors/test_golden_extractors.py compares."""
     num_compared = 0
-    for path in sorted((shared / "golden" / "configs").glob("*.json")):
+    for path in sorted((MODELS / "configs").glob("*.json")):
         record = json.loads(path.read_text())
         if record.get("model_type") == "ssd" and record.get("builds_train"):
-            assert_agrees(shared, path.stem)
+            assert_agrees(path.stem)
             num_compared += 1
     assert num_compared == 22

@@ -9,7 +9,7 @@ from estimator_det.boxes.anchors import SsdAnchors, make_anchor_generator
 from estimator_det.boxes.geometry import clip_to_window
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import anchor_generator_pb2, pipeline_pb2
-from tests.conftest import SHARED, golden_component
+from tests.conftest import MODELS, golden_component
 from tests.faults import faults
 
 SETTINGS, ARRAYS = golden_component("anchors")
@@ -131,16 +131,16 @@ def is_normalized(generator):
 
 
 def config_names():
-    return sorted(path.stem for path in (SHARED / "data" / "configs").glob("*.config"))
+    return sorted(path.stem for path in (MODELS / "pipelines").glob("*.config"))
 
 
 @pytest.mark.parametrize("name", config_names())
-def test_golden_configurations(name, shared):
-    golden = json.loads((shared / "golden" / "configs" / f"{name}.json").read_text())
+def test_golden_configurations(name):
+    golden = json.loads((MODELS / "configs" / f"{name}.json").read_text())
     sample = golden.get("anchors_sample")
     if sample is None:
         pytest.skip("the reference does not build this configuration")
-    text = (shared / "data" / "configs" / f"{name}.config").read_text()
+    text = (MODELS / "pipelines" / f"{name}.config").read_text()
     model = text_format.Parse(text, pipeline_pb2.TrainEvalPipelineConfig()).model
     outputs = golden["prediction_dict_train"]
     if golden["model_type"] == "ssd":

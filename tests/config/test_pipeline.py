@@ -18,6 +18,7 @@ from estimator_det.config.pipeline import (
 from estimator_det.errors import Problem, UsageError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
 from tests.config.test_check import check
+from tests.conftest import MODELS
 
 TEXT = """
 # A comment.
@@ -32,8 +33,8 @@ def test_print_is_the_inverse_of_parse():
     assert format_pipeline(TrainEvalPipelineConfig()) == ""
 
 
-def test_real_configurations_survive_parse_print_parse(shared):
-    paths = sorted((shared / "data" / "configs").glob("*.config"))
+def test_real_configurations_survive_parse_print_parse():
+    paths = sorted((MODELS / "pipelines").glob("*.config"))
     assert len(paths) == 43
     for path in paths:
         config = read_pipeline(path)

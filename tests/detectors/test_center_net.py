@@ -18,6 +18,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors import make_detector
 from estimator_det.protos import pipeline_pb2
+from tests.conftest import MODELS
 
 MODEL = """model { center_net {
   num_classes: 2
@@ -79,8 +80,8 @@ def test_peaks_come_by_falling_value_and_then_by_place():
 @pytest.mark.parametrize(
     "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_NAMES)]
 )
-def test_a_network_has_the_numbers_of_the_reference(shared, name):
-    case = goldens.read(shared / "golden/tf2", shared / "tf2/configs", name)
+def test_a_network_has_the_numbers_of_the_reference(name):
+    case = goldens.read(MODELS / "tf2", name)
     cells = {column: Check() for column in checks.COLUMNS}
     for check in (checks.check_graph, checks.check_evaluation):
         check(case, cells)
@@ -89,7 +90,7 @@ def test_a_network_has_the_numbers_of_the_reference(shared, name):
 
 
 @pytest.mark.parametrize("kind", ["mobilenet_v2", "mobilenet_v2_fpn_sep_conv"])
-def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
+def test_a_classifier_restores_the_layers_of_its_object(kind):
     """The separable type is the network of a record whose field says so."""
     names = {
         "mobilenet_v2": "own_centernet_mobilenet_v2_512x512",
@@ -101,7 +102,7 @@ def test_a_classifier_restores_the_layers_of_its_object(shared, kind):
         detector.predict(tf.zeros([1, 64, 64, 3]))
         variables = [each.op.name for each in tf1.global_variables()]
         paths = detector.object_paths(variables, "classification")
-    record = json.loads((shared / f"golden/tf2/restore/{names[kind]}.json").read_text())
+    record = json.loads((MODELS / f"tf2/restore/{names[kind]}.json").read_text())
     assert len(paths) == record["classification"]["num"]
     assert all(path.startswith("feature_extractor/layer_with_weights-") for path in paths.values())
 

@@ -17,6 +17,7 @@ from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2
+from tests.conftest import MODELS
 from tests.detectors.configs import small_detector
 
 LIGHT = "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"
@@ -45,9 +46,9 @@ OVERRIDE = "override_base_feature_extractor_hyperparams: true"
 @pytest.mark.parametrize(
     "name", [*USUAL, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in OTHERS)]
 )
-def test_keys_and_shapes(shared, name):
-    record = json.loads((shared / f"golden/tf2/configs/{name}.json").read_text())
-    config = pipeline.read_pipeline(shared / f"tf2/configs/{name}.config")
+def test_keys_and_shapes(name):
+    record = json.loads((MODELS / f"tf2/configs/{name}.json").read_text())
+    config = pipeline.read_pipeline(MODELS / f"tf2/pipelines/{name}.config")
     with tf.Graph().as_default():
         detector = make_detector(config.model, is_training=False)
         inputs, true_shapes = detector.preprocess(tf.zeros([1, 300, 300, 3]))
@@ -65,9 +66,7 @@ def test_keys_and_shapes(shared, name):
         # Of two stages, Keras counts penalties of weight 0, too.
         assert penalties == record["num_regularization_losses"] or name.startswith(("fas", "mas"))
     assert ours == {key: [shape, trains] for key, shape, trains, _, _ in record["variables"]}
-    restored = json.loads((shared / f"golden/tf2/restore/{name}.json").read_text())[
-        "classification"
-    ]
+    restored = json.loads((MODELS / f"tf2/restore/{name}.json").read_text())["classification"]
     assert len(classifier) == restored["num"]
     ((root, model),) = restored["prefix_rule"].items()
     for variable, path in classifier.items():
@@ -78,9 +77,9 @@ def test_keys_and_shapes(shared, name):
 
 
 @pytest.mark.slow
-def test_a_network_has_the_numbers_of_the_reference(shared):
+def test_a_network_has_the_numbers_of_the_reference():
     """A separable pyramid and towers, whose checkpoint has 384 keys."""
-    case = goldens.read(shared / "golden" / "tf2", shared / "tf2" / "configs", LIGHT)
+    case = goldens.read(MODELS / "tf2", LIGHT)
     assert case.graph is not None
     cells = {column: Check() for column in checks.COLUMNS}
     checks.check_graph(case, cells)

@@ -84,15 +84,15 @@ def test_masks_against_golden(case):
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "identity"])
-def test_photograph_against_golden(case, shared):
-    folder = shared / "golden" / "components"
+def test_photograph_of_real_data_against_golden(case, real_data):
+    folder = real_data / "golden" / "components"
     settings = json.loads((folder / "image_resizers.json").read_text())["settings"]
     with np.load(folder / "image_resizers.npz") as stored:
         arrays = {key: stored[key] for key in stored.files if "image1" in key}
-    image = tf.io.decode_jpeg((shared / "data" / "image1.jpg").read_bytes())
+    image = tf.io.decode_jpeg((real_data / "data" / "image1.jpg").read_bytes())
     if float(tf.reduce_sum(tf.cast(image, tf.float64))) != settings["input"]["sum"]:
         image = tf.io.decode_jpeg(
-            (shared / "data" / "image1.jpg").read_bytes(), dct_method="INTEGER_ACCURATE"
+            (real_data / "data" / "image1.jpg").read_bytes(), dct_method="INTEGER_ACCURATE"
         )
     images = image.numpy()[np.newaxis]
     assert images.astype(np.float64).sum() == settings["input"]["sum"]

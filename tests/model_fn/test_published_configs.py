@@ -17,6 +17,7 @@ from model_fn import model_fn
 from model_fn.checks import graphs, tpu_graph, tpu_lint
 from model_fn.runs import evaluator, runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
+from tests.conftest import MODELS
 
 # Light ones that differ in network, predictor, anchors and optimizer.
 LIGHT = (
@@ -52,8 +53,8 @@ _CLASSES = 4  # of the shapes
 
 @pytest.mark.exhaustive  # tests/model_fn/test_two_stage.py builds all graphs of a small network
 @pytest.mark.parametrize("pattern", ["context*", "faster*", "mask*", "rfcn*"])
-def test_graphs_of_two_stages(shared, pattern):
-    paths = sorted((shared / "data" / "configs").glob(f"{pattern}.config"))
+def test_graphs_of_two_stages(pattern):
+    paths = sorted((MODELS / "pipelines").glob(f"{pattern}.config"))
     assert paths
     for path in paths:
         config = pipeline.read_pipeline(path)
@@ -67,11 +68,11 @@ def test_graphs_of_two_stages(shared, pattern):
 @pytest.mark.slow
 @pytest.mark.exhaustive  # tests/programs/test_runs.py takes one configuration the same way
 @pytest.mark.parametrize("name", LIGHT)
-def test_train_evaluate_export_detect(shared, tmp_path, name):
-    data, model_dir = shared / "data", str(tmp_path / "model")
+def test_train_evaluate_export_detect_on_real_data(real_data, tmp_path, name):
+    data, model_dir = real_data / "data", str(tmp_path / "model")
     record = str(data / "pets_examples.record")
     config = pipeline.override(
-        pipeline.read_pipeline(data / "configs" / f"{name}.config"),
+        pipeline.read_pipeline(MODELS / "pipelines" / f"{name}.config"),
         batch_size=2,
         label_map_path=str(data / "pet_label_map.pbtxt"),
         train_input_path=record,

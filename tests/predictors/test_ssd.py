@@ -11,6 +11,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.predictors import base
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2, pipeline_pb2
+from tests.conftest import MODELS
 from tests.faults import faults
 from tests.graphs import evaluate, shapes
 
@@ -188,11 +189,11 @@ SHARED_CONFIGS = {
 
 
 @pytest.mark.parametrize("name", SHARED_CONFIGS)
-def test_shared_heads_have_the_variables_of_the_reference(name, shared):
-    golden = json.loads((shared / "golden" / "configs" / f"{name}.json").read_text())
+def test_shared_heads_have_the_variables_of_the_reference(name):
+    golden = json.loads((MODELS / "configs" / f"{name}.json").read_text())
     expected = {k: v for k, v in golden["variables"].items() if k.startswith(SHARED)}
     pipeline = text_format.Parse(
-        (shared / "data" / "configs" / f"{name}.config").read_text(),
+        (MODELS / "pipelines" / f"{name}.config").read_text(),
         pipeline_pb2.TrainEvalPipelineConfig(),
     )
     per_location = expected[f"{SHARED}/BoxPredictor/biases"][0][0] // 4

@@ -27,7 +27,6 @@ from estimator_det.nets.object_paths import KERAS
 from estimator_det.programs import cli, pretrained
 from exporters.importing.importer import write_checkpoint
 from model_fn.training import warm_start
-from tests.conftest import SHARED
 from tests.detectors.configs import small_config
 
 # Fields that configurations of 2017 have and later ones renamed.
@@ -333,9 +332,8 @@ def test_checkpoint_of_a_classifier(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared")
-def test_a_frozen_graph_alone_becomes_a_checkpoint(tmp_path):
-    source = SHARED / "real_models" / "native_tf115_pets"
+def test_a_frozen_graph_of_real_data_alone_becomes_a_checkpoint(real_data, tmp_path):
+    source = real_data / "real_models" / "native_tf115_pets"
     names = ("frozen_inference_graph.pb", "pipeline.config")
     members = [member(f"model/{name}", (source / name).read_bytes()) for name in names]
     archive = write_archive(tmp_path / "model.tar.gz", members)

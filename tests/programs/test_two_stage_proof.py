@@ -83,10 +83,10 @@ def with_masks(serialized: bytes, number: int) -> tf.train.Example:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_ten_images_with_masks(shared, tmp_path):
-    records = tf.data.TFRecordDataset(str(shared / "data" / "pets_examples.record"))
+def test_ten_images_of_real_data_with_masks(real_data, tmp_path):
+    records = tf.data.TFRecordDataset(str(real_data / "data" / "pets_examples.record"))
     made = [with_masks(record.numpy(), number) for number, record in enumerate(records)]
-    path, labels = str(tmp_path / "masks.record"), str(shared / "data" / "pet_label_map.pbtxt")
+    path, labels = str(tmp_path / "masks.record"), str(real_data / "data" / "pet_label_map.pbtxt")
     examples.write(path, [example.SerializeToString() for example in made])
     config = pipeline.read_pipeline(demo.MODELS["mask_rcnn"][0])
     config = pipeline.override(

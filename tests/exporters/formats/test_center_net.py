@@ -21,6 +21,7 @@ from exporters.formats import tf2_checkpoint, tflite
 from exporters.formats.export import export_formats
 from exporters.importing.own_model import build_own_model
 from exporters.network import ExportOptions, TfliteOptions
+from tests.conftest import MODELS
 from tests.detectors.keypoint_configs import LABEL_MAP, SIDE, small_config
 
 D0 = "ssd_efficientdet_d0_512x512_coco17_tpu-8"
@@ -108,10 +109,10 @@ def test_options_that_tflite_does_not_have_for_it(options, message):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["center_net", D0])
-def test_converters_that_are_installed(name, center_net, shared, tmp_path):
+def test_converters_that_are_installed(name, center_net, tmp_path):
     model = center_net
     if name == D0:
-        config = pipeline.read_pipeline(shared / f"tf2/configs/{D0}.config")
+        config = pipeline.read_pipeline(MODELS / f"tf2/pipelines/{D0}.config")
         size = f"fixed_shape_resizer {{ height: {SIDE} width: {SIDE} }}"
         text_format.Parse(size, config.model.ssd.image_resizer)
         model = _model(_config(config.model), tmp_path)

@@ -21,35 +21,28 @@ from exporters.formats.tflite_reader import (
     unpack,
 )
 from exporters.network import TfliteOptions
+from tests.conftest import MODELS
 from tests.exporters.formats.models import operation_names, tflite_graph
 
 
 @pytest.fixture
-def golden_folder(shared):
-    folder = shared / "golden" / "quantization"
-    if not folder.is_dir():
-        pytest.skip(f"needs {folder}")
-    return folder
-
-
-@pytest.fixture
-def detinit(shared):
+def detinit():
     """The module that gives the weights of the golden models."""
-    spec = importlib.util.spec_from_file_location("detinit", shared / "golden" / "detinit.py")
+    spec = importlib.util.spec_from_file_location("detinit", MODELS / "detinit.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.mark.exhaustive
-def test_the_reference(shared, golden_folder, detinit, tmp_path):
+def test_the_reference(detinit, tmp_path):
     name = "ssd_mobilenet_v1_300x300_coco14_sync"
-    folder = golden_folder / "tflite"
+    folder = MODELS / "quantization" / "tflite"
     golden = json.loads((folder / f"{name}.json").read_text())
     arrays = np.load(folder / f"{name}.npz")
-    config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
+    config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
     checkpoint = _save(config, detinit.det_value, str(tmp_path / "model.ckpt"))
-    pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
+    pixels = np.load(MODELS / "numeric" / "_inputs.npz")["images_300"][:1]
     for key, options in (
         ("float", TfliteOptions(max_detections=10)),
         ("regular_nms_20", TfliteOptions(max_detections=20, use_regular_nms=True)),
@@ -81,12 +74,12 @@ def test_the_reference(shared, golden_folder, detinit, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp_path):
+def test_ranges_of_training_of_the_reference(detinit, tmp_path):
     """Of a model that was trained with simulated quantization."""
     name = "ssd_mobilenet_v2_quantized_300x300_coco"
-    golden = json.loads((golden_folder / "tflite" / f"{name}.json").read_text())["uint8"]
-    arrays = np.load(golden_folder / "tflite" / f"{name}.npz")
-    trained = json.loads((golden_folder / f"{name}.json").read_text())
+    golden = json.loads((MODELS / "quantization" / "tflite" / f"{name}.json").read_text())["uint8"]
+    arrays = np.load(MODELS / "quantization" / "tflite" / f"{name}.npz")
+    trained = json.loads((MODELS / "quantization" / f"{name}.json").read_text())
     ranges = dict(zip(trained["quant_scopes"], trained["eval"]["damped"]["ranges"]))
 
     def value(variable: str, shape: Any) -> Any:
@@ -95,7 +88,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
             return np.float32(ranges[scope][("min", "max").index(end)])
         return detinit.det_value_damped(variable, shape)
 
-    config = pipeline.read_pipeline(str(shared / "data" / "configs" / f"{name}.config"))
+    config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
     content = tflite.convert(tflite_graph(config, checkpoint))
     counts = dict(collections.Counter(operation_names(content)))
@@ -108,7 +101,7 @@ def test_ranges_of_training_of_the_reference(shared, golden_folder, detinit, tmp
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
     assert image["dtype"] == np.uint8 and image["quantization"] == (1 / 128, 128)
-    pixels = np.load(shared / "golden" / "numeric" / "_inputs.npz")["images_300"][:1]
+    pixels = np.load(MODELS / "numeric" / "_inputs.npz")["images_300"][:1]
     interpreter.set_tensor(image["index"], pixels)
     interpreter.invoke()
     postprocess = find_postprocess(unpack(content))

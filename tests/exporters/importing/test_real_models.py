@@ -20,8 +20,8 @@ from model_fn.serving.graph import serve
 CORNERS = ("ymin", "xmin", "ymax", "xmax")
 
 
-def _map(shared, source, folder, file, config="model.config"):
-    base = shared / "real_models" / folder
+def _map(real_data, source, folder, file, config="model.config"):
+    base = real_data / "real_models" / folder
     if not base.is_dir():
         pytest.skip(f"needs {base}")
     config = pipeline.read_pipeline(str(base / config))
@@ -44,8 +44,8 @@ def _map(shared, source, folder, file, config="model.config"):
         ),
     ],
 )
-def test_proposed_configurations(shared, source, folder, file, config):
-    base = shared / "real_models" / folder
+def test_proposed_configurations_of_real_data(real_data, source, folder, file, config):
+    base = real_data / "real_models" / folder
     if not base.is_dir():
         pytest.skip(f"needs {base}")
     proposed = propose_config(importer.read_published(source, str(base / file))).model.ssd
@@ -69,15 +69,15 @@ def test_proposed_configurations(shared, source, folder, file, config):
         ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", 60),
     ],
 )
-def test_detections_of_published_models(shared, source, folder, file, num_folded):
-    config, mapped = _map(shared, source, folder, file)
+def test_detections_of_published_models_of_real_data(real_data, source, folder, file, num_folded):
+    config, mapped = _map(real_data, source, folder, file)
     assert not [row for row in mapped.rows if row.state in (mapping.MISSING, mapping.OTHER_SHAPE)]
     assert len(mapped.folded) == num_folded
     expected = json.loads(
-        (shared / "real_models" / folder / "expected_detections.json").read_text()
+        (real_data / "real_models" / folder / "expected_detections.json").read_text()
     )
     name, count = "image1.jpg", 0
-    pixels = np.asarray(Image.open(shared / "data" / name).convert("RGB"))
+    pixels = np.asarray(Image.open(real_data / "data" / name).convert("RGB"))
     found = _detect(config, mapped.values, pixels)
     for one in expected[name]:
         same = found["detection_classes"][0] == one["class_id"]
@@ -104,12 +104,11 @@ def _detect(config, values, pixels):
 
 
 @pytest.mark.slow
-def test_frozen_graph_that_the_reference_wrote(shared):
-    _, mapped = _map(
-        shared, "frozen_graph", "native_tf115_pets", "frozen_inference_graph.pb", "pipeline.config"
-    )
+def test_frozen_graph_of_real_data_that_the_reference_wrote(real_data):
+    file = "frozen_inference_graph.pb"
+    _, mapped = _map(real_data, "frozen_graph", "native_tf115_pets", file, "pipeline.config")
     assert {row.state for row in mapped.rows} == {mapping.COPIED}
-    prefix = str(shared / "real_models" / "native_tf115_pets" / "model.ckpt")
+    prefix = str(real_data / "real_models" / "native_tf115_pets" / "model.ckpt")
     reader = tf1.train.NewCheckpointReader(prefix)
     for name, values in mapped.values.items():
         np.testing.assert_array_equal(values, reader.get_tensor(name))
@@ -117,8 +116,8 @@ def test_frozen_graph_that_the_reference_wrote(shared):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.exhaustive), "import"])
-def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
-    base = shared / "real_models" / "native_tf115_pets"
+def test_frozen_graph_of_real_data_that_tensorflow_2_saved(real_data, tmp_path, prefix):
+    base = real_data / "real_models" / "native_tf115_pets"
     if not base.is_dir():
         pytest.skip(f"needs {base}")
     graph_def = tf1.GraphDef()
@@ -144,7 +143,7 @@ def test_frozen_graph_that_tensorflow_2_saved(shared, tmp_path, prefix):
     published, _ = align_names(published, own.structure)
     mapped = mapping.map_variables(own, published)
     assert {row.state for row in mapped.rows} == {mapping.COPIED}
-    pixels = np.asarray(Image.open(shared / "data" / "image1.jpg").convert("RGB"))
+    pixels = np.asarray(Image.open(real_data / "data" / "image1.jpg").convert("RGB"))
     expected = module.run(tf.constant(pixels[np.newaxis]))
     found = _detect(config, mapped.values, pixels)
     np.testing.assert_allclose(found["detection_boxes"], expected["a"], atol=1e-6)

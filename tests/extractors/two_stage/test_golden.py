@@ -19,7 +19,7 @@ from benchmarks.conformance import goldens
 from estimator_det.compat import tf, tf1
 from estimator_det.extractors.two_stage.registry import make_extractor
 from estimator_det.protos import faster_rcnn_pb2
-from tests.conftest import TESTS
+from tests.conftest import MODELS, TESTS
 from tests.nets.variables import crc32, variable_lines
 
 GOLDEN: Dict[str, Dict[str, Any]] = json.loads(
@@ -85,7 +85,7 @@ def test_variables_of_pnasnet_are_those_of_the_classifier():
 
 def load(session: Any, ends: List[tf.Tensor], folder: pathlib.Path) -> None:
     """Gives the values of the measurement to the variables that `ends` depend on."""
-    value = goldens.seeded_value(folder / "detinit.py", "det_value")
+    value = goldens.seeded_value(MODELS / "detinit.py", "det_value")
     needed = {op.name for op in ancestors(ends)}
     variables = [v for v in tf1.global_variables() if v.op.name in needed]
     values = {v.initial_value: value(v.op.name, v.shape) for v in variables}
@@ -125,17 +125,16 @@ def assert_first_values(found: np.ndarray, key: str, golden: goldens.Case) -> No
         ),
     ],
 )
-def test_values(name, stride, crop, pooled, shared):
+def test_values(name, stride, crop, pooled):
     """Of the whole feature map, and of one crop of it at the first box."""
-    folder = shared / "golden"
-    golden = goldens.read(folder, shared / "data" / "configs", name)
+    golden = goldens.read(MODELS, name)
     maps = golden.numeric["feature_maps"]
     model = built(golden.numeric["feature_extractor"], stride, crop)
     pixels = golden.images().astype(np.float32)
     images = tf1.image.resize_images(pixels, [SIDE, SIDE]).numpy()
     first_box = golden.arrays["proposal_boxes_normalized"][0, :1]
     with model.images.graph.as_default(), tf1.Session() as session:
-        load(session, [model.features, model.box_features], folder)
+        load(session, [model.features, model.box_features], MODELS)
         features = session.run(model.features, {model.images: images})
         cropped = tf.image.crop_and_resize(features[:1], first_box, [0], [crop * pooled] * 2)
         cropped = session.run(tf.nn.max_pool2d(cropped, pooled, pooled, "VALID"))

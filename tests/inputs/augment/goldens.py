@@ -1,7 +1,7 @@
 """Results of the reference's steps, and how our steps get the values that it drew.
 
-`tests/golden/augmentations` has a case of each step with checksums of the image; `../shared` has
-all of them with pixels. Its AUGMENTATIONS.md describes the format.
+`tests/golden/augmentations` has a case of each step with checksums of the image, its folder `whole`
+all cases with pixels.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from inputs.sample import Sample
 from tests.inputs.augment.helpers import step
 
 SUBSET = pathlib.Path(__file__).parents[2] / "golden" / "augmentations"
+WHOLE = SUBSET / "whole"
 
 # Field of a golden -> field of a sample. Those that a sample does not have are not compared.
 FIELDS = {

@@ -20,7 +20,7 @@ from tests.inputs.augment.draws import (
     compare_quantiles,
     draw,
 )
-from tests.inputs.augment.goldens import SUBSET, Goldens, load, sample_of_case
+from tests.inputs.augment.goldens import SUBSET, WHOLE, Goldens, load, sample_of_case
 
 NUMBERS = (
     "height", "width", "num_boxes", "box_area", *BOX_MEANS, "image_mean", "image_std", "mean_r",
@@ -91,8 +91,8 @@ def test_draws_of_a_step(name):
 
 
 @pytest.mark.exhaustive
-def test_draws_of_every_step(shared):
-    goldens = load(shared / "golden" / "augmentations")
+def test_draws_of_every_step():
+    goldens = load(WHOLE)
     assert {name.split("__")[0] for name in goldens.document["statistics"]} == {
         name for name, step in goldens.document["steps"].items() if step["random"]
     }

@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 
 from inputs.augment import AUGMENTATIONS
-from tests.inputs.augment.goldens import FIELDS, SUBSET, Goldens, load, run_case, sample_of_case
+from tests.inputs.augment.goldens import (
+    FIELDS,
+    SUBSET,
+    WHOLE,
+    Goldens,
+    load,
+    run_case,
+    sample_of_case,
+)
 
 # Steps of our own, which have no golden results.
 OWN = {"copy_paste", "mixup", "mosaic", "rand_augment"}
@@ -151,15 +159,15 @@ def test_a_case_of_each_step(name):
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_all_cases(name, shared):
-    goldens = _load(shared / "golden" / "augmentations")
+def test_all_cases(name):
+    goldens = _load(WHOLE)
     cases = goldens.exact(name)
     assert cases
     for case in cases:
         check_case(goldens, case)
 
 
-def test_no_case_is_left_out(shared):
-    goldens = _load(shared / "golden" / "augmentations")
+def test_no_case_is_left_out():
+    goldens = _load(WHOLE)
     assert {case.split("__")[0] for case in goldens.document["exact"]} == set(STEPS)
     assert set(DIFFERENCES) <= set(goldens.document["exact"])

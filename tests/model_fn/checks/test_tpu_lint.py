@@ -15,6 +15,7 @@ from estimator_det.config.paths import without_placeholders
 from estimator_det.config.rules import Tpu
 from model_fn.checks import tpu_lint
 from tests.config.test_check import check
+from tests.conftest import MODELS
 
 CONFIGS = pathlib.Path(estimator_det.__file__).parent / "configs"
 FIT = (
@@ -266,9 +267,9 @@ UNFIT_TWO_STAGE = {f"{RCNN}.use_static_shapes", f"{RCNN}.use_matmul_crop_and_res
 
 
 @pytest.mark.slow
-def test_configurations_that_people_have(shared):
+def test_configurations_that_people_have():
     fit = set()
-    for path in sorted((shared / "data" / "configs").glob("*.config")):
+    for path in sorted((MODELS / "pipelines").glob("*.config")):
         config = pipeline.read_pipeline(path)
         errors = {f.field for f in tpu_lint.lint(config, Tpu()) if f.severity == "error"}
         if not errors:
