@@ -351,7 +351,6 @@ def test_class_agnostic_takes_the_box_of_the_best_class():
             )
 
 
-@pytest.mark.optimized  # The optimizer replaces `~(a < b)` by a comparison that lets NaN through.
 @pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
 def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
