@@ -34,20 +34,19 @@ class Frame(NamedTuple):
 
     side: tf.Tensor  # int32 scalar, side of the result
     origin: tf.Tensor  # int32 [2], its first row and column in the image; may be negative
-    begin: tf.Tensor  # int32 [2], first row and column that is copied
-    end: tf.Tensor  # int32 [2], first row and column after these
+    end: tf.Tensor  # int32 [2], first row and column of the image that are not copied any more
 
 
 def to_square(sample: Sample, frame: Frame) -> Sample:
     """Cuts image and masks to a frame; boxes outside are dropped, the others clipped to it."""
-    size = image_size(sample.image)
-    extent = tf.maximum(frame.end - frame.begin, 0)
-    before = tf.where(extent > 0, frame.begin - frame.origin, 0)
+    size, begin = image_size(sample.image), tf.maximum(frame.origin, 0)
+    extent = tf.maximum(frame.end - begin, 0)
+    before = tf.where(extent > 0, begin - frame.origin, 0)
     margins = tf.stack([before, frame.side - before - extent], axis=1)
     ends = tf.concat([frame.origin, frame.origin + frame.side], axis=0)
     window = tf.cast(ends, tf.float32) / tf.tile(tf.cast(size, tf.float32), [2])
     labels = crop_labels(sample, window, tf.constant(0.0), tf.constant(True))
-    return add_margins(cut(labels, frame.begin, extent), margins)
+    return add_margins(cut(labels, begin, extent), margins)
 
 
 def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Frame:
@@ -58,13 +57,7 @@ def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Fram
     """
     side = tf.cast(scale * tf.cast(tf.reduce_max(size), tf.float32), tf.int32)
     half = side // 2
-    origin = center - half
-    return Frame(
-        side=tf.maximum(side, 1),
-        origin=origin,
-        begin=tf.maximum(origin, 0),
-        end=tf.minimum(center + half, size - 1),
-    )
+    return Frame(tf.maximum(side, 1), center - half, tf.minimum(center + half, size - 1))
 
 
 def border_size(size: tf.Tensor, max_border: int) -> tf.Tensor:
@@ -106,12 +99,7 @@ def fixed_size_frame(size: tf.Tensor, output_size: int, fractions: tf.Tensor) ->
     """Square of fixed size; `fractions`, float32 [2] of 0 to 1, place it in a larger image."""
     num_places = tf.cast(tf.maximum(size - output_size, 0), tf.float32)
     origin = tf.cast(num_places * fractions, tf.int32)
-    return Frame(
-        side=tf.constant(output_size),
-        origin=origin,
-        begin=origin,
-        end=tf.minimum(origin + output_size, size),
-    )
+    return Frame(tf.constant(output_size), origin, tf.minimum(origin + output_size, size))
 
 
 @AUGMENTATIONS.register("random_scale_crop_and_pad_to_square")

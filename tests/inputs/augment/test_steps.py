@@ -281,7 +281,7 @@ def _pair(*values: int) -> tf.Tensor:
 
 
 def test_boxes_outside_a_square_are_dropped():
-    frame = Frame(tf.constant(2), _pair(0, 3), _pair(0, 3), _pair(2, 4))
+    frame = Frame(tf.constant(2), _pair(0, 3), _pair(2, 4))
     outside = to_square(small_sample(), frame)
     assert outside.boxes.shape == (0, 4) and outside.masks.shape == (0, 2, 2)
 
