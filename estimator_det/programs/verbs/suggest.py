@@ -169,7 +169,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Detections], 
                 [f"{name} {score:.2f}" for name, score in pairs],
                 detections.classes.tolist(),
                 f"{row['rank']}. {printing.plain(os.path.basename(row['file']))}",
-                note=_note(row),
+                note=f"worth {row['worth']:.2f} · {printing.counted(row['drafts'], 'draft')}",
             )
         )
     if cells:
