@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.metadata
 import itertools
 import logging
@@ -15,40 +16,16 @@ from typing import Any, Iterable, List, Optional, Sequence
 import estimator_det
 from estimator_det.console import printing
 from estimator_det.programs import console, other_trainers
-from estimator_det.programs.verbs import (
-    base,
-    benchmark,
-    check_config,
-    check_data,
-    completion,
-    convert,
-    data_worker,
-    demo,
-    detect,
-    evaluate,
-    export,
-    import_model,
-    info,
-    init,
-    pretrained,
-    replay,
-    report,
-    serve,
-    show_data,
-    submit,
-    suggest,
-    sync,
-    train,
-)
+from estimator_det.programs.verbs import base
 
 # In the order of the help.
 GROUPS = {
-    "start": (demo, init, info, completion),
-    "data": (convert, check_data, show_data),
-    "training": (check_config, train, evaluate, report, replay, data_worker),
-    "models": (pretrained, import_model, export, detect, suggest, benchmark),
-    "serving": (serve,),
-    "cloud": (submit, sync),
+    "start": ("demo", "init", "info", "completion"),
+    "data": ("convert", "check-data", "show-data"),
+    "training": ("check-config", "train", "evaluate", "report", "replay", "data-worker"),
+    "models": ("pretrained", "import", "export", "detect", "suggest", "benchmark"),
+    "serving": ("serve",),
+    "cloud": ("submit", "sync"),
 }
 VERBS = tuple(itertools.chain(*GROUPS.values()))
 
@@ -210,14 +187,14 @@ def _run(options: argparse.Namespace) -> Any:
 
 def _parse(arguments: List[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by `submit`, which starts another program."""
-    parser = make_parser()
     if arguments[:1] == ["help"]:  # `help train`
         arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else ""
+    parser = make_parser([name] if name in VERBS else VERBS)
     if name.startswith("-"):
         parser.refuse_unknown_options([_with_underscores(name)])
     elif name:
-        parser.refuse_unknown("verb", name, map(name_of, VERBS))
+        parser.refuse_unknown("verb", name, VERBS)
     end = arguments.index("--") if name == "submit" and "--" in arguments else len(arguments)
     options = parser.parse_args([_with_underscores(text) for text in arguments[:end]])
     if name == "submit":
@@ -225,13 +202,14 @@ def _parse(arguments: List[str]) -> argparse.Namespace:
     return options
 
 
-def name_of(verb: Any) -> str:
-    """The name of a verb on the command line; `import` cannot be the name of a module."""
-    return getattr(verb, "NAME", verb.__name__.rpartition(".")[2].replace("_", "-"))
+def load_verb(name: str) -> Any:
+    """The module of a verb; `import` cannot be the name of a module."""
+    module = "import_model" if name == "import" else name.replace("-", "_")
+    return importlib.import_module(f"estimator_det.programs.verbs.{module}")
 
 
-def make_parser() -> _Parser:
-    """The parser of the command and all its verbs."""
+def make_parser(names: Sequence[str] = VERBS) -> _Parser:
+    """The parser of the command and some of its verbs; a run needs a single one."""
     parser = _Parser(
         prog="estimator-det",
         description="Trains, evaluates, exports and runs object detectors.",
@@ -248,9 +226,8 @@ def make_parser() -> _Parser:
         metavar="VERB", dest="verb", required=True, parser_class=_VerbParser,
         help="what to do; `estimator-det help VERB` describes it",
     )  # fmt: skip
-    verb: Any
-    for verb in VERBS:
-        name = name_of(verb)
+    for name in names:
+        verb = load_verb(name)
         inner = verbs.add_parser(
             name,
             help=verb.SUMMARY,
@@ -276,7 +253,7 @@ def make_parser() -> _Parser:
     lines = {action.dest: action for action in verbs._choices_actions}
     for title, members in GROUPS.items():
         group = parser.add_argument_group(title)
-        group._group_actions += [lines[name_of(verb)] for verb in members]
+        group._group_actions += [lines[name] for name in members if name in lines]
     return parser
 
 

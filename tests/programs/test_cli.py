@@ -74,9 +74,10 @@ def test_help_and_version(capsys, monkeypatch):
     ]
 
 
-@pytest.mark.parametrize("verb", [verb for verb in cli.VERBS if cli.name_of(verb) != "demo"])
-def test_examples_in_the_help_parse(verb):
-    options = cli.make_parser().parse_args([cli.name_of(verb), *verb.EXAMPLE.split()])
+@pytest.mark.parametrize("name", [name for name in cli.VERBS if name != "demo"])
+def test_examples_in_the_help_parse(name):
+    verb = cli.load_verb(name)
+    options = cli.make_parser([name]).parse_args([name, *verb.EXAMPLE.split()])
     assert options.run is verb.run
 
 

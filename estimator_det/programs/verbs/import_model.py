@@ -8,7 +8,6 @@ import logging
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_change_arguments, add_options, add_output_dir
 
-NAME = "import"
 SUMMARY = "Makes a checkpoint of a published model, for fine-tuning and export"
 EXAMPLE = (
     "--from tfjs model/ --pipeline_config_path ssdlite.config --output_dir imported "
