@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from estimator_det.compat import tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.config.facts import score_threshold_field
 from estimator_det.console import printing
 from estimator_det.protos import model_pb2
@@ -90,6 +90,18 @@ def report(
         printing.report(score_thresholds.format_table(table, path), sys.stderr)
         print_faults(faults)
     return Evaluation(reader, step, metrics, notes, bad_records, matches=results.matches)
+
+
+def session_config() -> Optional[tf1.ConfigProto]:
+    """Session settings without graph optimizers that find nothing on CPUs; None for the default."""
+    if tf.config.list_physical_devices("GPU"):
+        return None
+    config = tf1.ConfigProto(allow_soft_placement=True)
+    options = config.graph_options.rewrite_options
+    options.meta_optimizer_iterations = options.ONE  # An Estimator's own has this, too.
+    options.memory_optimization = options.NO_MEM_OPT
+    options.layout_optimizer = options.OFF
+    return config
 
 
 class EndPreparation(tf1.train.SessionRunHook):

@@ -23,22 +23,14 @@ from inputs.checks.first_records import check_class_names
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better
-from model_fn.evaluation import history
+from model_fn.evaluation import history, report
 from model_fn.evaluation.best_checkpoints import BestCheckpoints
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import Reader, evaluation_folder, evaluation_readers
-from model_fn.evaluation.report import (
-    LINE,
-    NOTHING,
-    TABLE,
-    EndPreparation,
-    EvaluationProgress,
-    report,
-)
 from model_fn.model_fn import ModelFn
 from model_fn.runs import exports
 from model_fn.runs.backends import tpu_estimator
-from model_fn.runs.backends.base import evaluation_session, make_estimator
+from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.runs.training_end import TrainingEnd
@@ -62,7 +54,9 @@ class EvaluationRun:
     is printed, see `model_fn.evaluation.report`.
     """
 
-    def __init__(self, context: RunContext, readers: List[Reader], *, shown: str = LINE) -> None:
+    def __init__(
+        self, context: RunContext, readers: List[Reader], *, shown: str = report.LINE
+    ) -> None:
         self.context, self._readers, self._shown = context, readers, shown
         tpu = context.options.tpu
         self._steps: Optional[int] = None  # all batches
@@ -101,9 +95,9 @@ class EvaluationRun:
         config = self.context.config
         folder = evaluation_folder(self.context.model_dir, reader.name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
-        hooks: List[tf1.train.SessionRunHook] = [EndPreparation(folder)]
-        if self._shown != NOTHING:
-            hooks.append(EvaluationProgress(config.eval_config.batch_size))
+        hooks: List[tf1.train.SessionRunHook] = [report.EndPreparation(folder)]
+        if self._shown != report.NOTHING:
+            hooks.append(report.EvaluationProgress(config.eval_config.batch_size))
         input_fn = input_pipeline.build_eval_input_fn(
             config,
             build_preprocessor(evaluated_model(config)),
@@ -115,13 +109,15 @@ class EvaluationRun:
         if self._steps is not None:
             input_fn = tpu_input.make_tpu_input_fn(input_fn, evaluates=True)
         model_fn = self._make_model_fn()
-        engine = self._make_estimator(model_fn, checkpoint, session_config=evaluation_session())
+        engine = self._make_estimator(model_fn, checkpoint, session_config=report.session_config())
         values = engine.evaluate(
             input_fn, self._steps, hooks, checkpoint_path=checkpoint, name=reader.name
         )
         assert model_fn.accumulator is not None
         results = model_fn.accumulator.results
-        return report(config.model, reader.name, folder, values, results, faults, shown=self._shown)
+        return report.report(
+            config.model, reader.name, folder, values, results, faults, shown=self._shown
+        )
 
     def _make_model_fn(self) -> ModelFn:
         paths = (reader.label_map_path for reader in self.context.config.eval_input_reader)
@@ -189,7 +185,7 @@ def evaluate(
         checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
     """
     _require(config, on_training_data)
-    run = make_run(config, model_dir, options, on_training_data, TABLE)
+    run = make_run(config, model_dir, options, on_training_data, report.TABLE)
     return evaluate_newest(run, checkpoint or model_dir)
 
 
@@ -218,7 +214,7 @@ def make_run(
     model_dir: str,
     options: Optional[TrainOptions],
     on_training_data: bool,
-    shown: str = LINE,
+    shown: str = report.LINE,
 ) -> EvaluationRun:
     """A run that only evaluates, on this machine, by a configuration without errors."""
     require_v2_behavior()

@@ -177,7 +177,7 @@ def test_full_disk(forker, tmp_path):
         assert run.wait() == console.EXIT_NOT_WRITABLE, run.output()
         (line,) = [line for line in _no_traceback(run).splitlines() if line.startswith("error")]
         assert f"model.ckpt-4 could not be written to {folder}: no space left on device" in line
-        assert "of 11.5 MB free" in line and "that of step 2, which is intact" in line
+        assert "of 11.5 MB free" in line and "of step 2, which is intact" in line
         assert repair.find_damage(str(folder / "model.ckpt-2")) is None
         assert not list(folder.glob("*4*.data*")) + list(folder.glob("*_temp"))
 

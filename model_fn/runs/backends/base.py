@@ -7,7 +7,7 @@ import contextlib
 import copy
 from typing import Any, Callable, ContextManager, List, Optional, Protocol, Sequence
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import estimator, tf
 from estimator_det.detectors.base import build_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
@@ -127,15 +127,3 @@ def make_estimator(
             **{"save_checkpoints_steps": None, "save_checkpoints_secs": None, **run_options},
         )
     return estimator.Estimator(model_fn, config=run_config, params={"checkpoint": checkpoint})
-
-
-def evaluation_session() -> Optional[tf1.ConfigProto]:
-    """Session settings without graph optimizers that find nothing on CPUs; None for the default."""
-    if tf.config.list_physical_devices("GPU"):
-        return None
-    config = tf1.ConfigProto(allow_soft_placement=True)
-    options = config.graph_options.rewrite_options
-    options.meta_optimizer_iterations = options.ONE  # An Estimator's own has this, too.
-    options.memory_optimization = options.NO_MEM_OPT
-    options.layout_optimizer = options.OFF
-    return config

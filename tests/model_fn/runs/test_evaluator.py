@@ -167,7 +167,7 @@ def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, mo
         del left[0]
         with monkeypatch.context() as patch:
             hook = _DeleteBeforeRestore(checkpoint)
-            patch.setattr(evaluator, "EndPreparation", lambda _: hook)
+            patch.setattr(evaluator.report, "EndPreparation", lambda _: hook)
             name_latest()
             return real(run, reader, checkpoint)
 
