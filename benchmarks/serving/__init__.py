@@ -1,0 +1,1 @@
+"""Throughput, latency, memory and losses of `estimator-det serve`."""
