@@ -33,7 +33,7 @@ CALIBRATIONS = (
     "sigmoid_calibration",
     "class_id_function_approximations",
     "class_id_sigmoid_calibrations",
-    "temperature_scaling_calibration; without a KIND the first of these",
+    "temperature_scaling_calibration",
 )
 
 
