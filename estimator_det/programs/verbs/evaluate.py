@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="fit a calibration of the scores to the first reader's evaluation and write it as "
         f"text for --config_override: {CALIBRATIONS[0]}, sigmoid_calibration, both "
         "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
-        "temperature_scaling_calibration",
+        "temperature_scaling_calibration; the first of these if no KIND is given",
     )
     add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")
