@@ -8,7 +8,6 @@ from typing import Any, List, NamedTuple
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 from PIL import Image
 
 from estimator_det.compat import tf1
@@ -113,8 +112,9 @@ def test_converters_that_are_installed(name, center_net, tmp_path):
     model = center_net
     if name == D0:
         config = pipeline.read_pipeline(MODELS / f"tf2/pipelines/{D0}.config")
-        size = f"fixed_shape_resizer {{ height: {SIDE} width: {SIDE} }}"
-        text_format.Parse(size, config.model.ssd.image_resizer)
+        config.model.ssd.ClearField("image_resizer")
+        size = config.model.ssd.image_resizer.fixed_shape_resizer
+        size.height = size.width = 2 * SIDE  # the least that a pyramid of five levels takes
         model = _model(_config(config.model), tmp_path)
     names = ["saved_model", "frozen_graph", tf2_checkpoint.NAME]
     names += [each for each in ("onnx", "openvino") if importlib.util.find_spec(each)]

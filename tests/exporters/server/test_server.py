@@ -262,6 +262,24 @@ def test_a_backend_of_the_same_interface(served):
         RemoteModel("http://127.0.0.1:9/v1/models/detector", {})
 
 
+def test_keypoints_of_a_backend(monkeypatch):
+    row = {
+        "num_detections": 1,
+        "detection_boxes": [[0, 0, 1, 1]],
+        "detection_scores": [0.5],
+        "detection_classes": [1],
+        "detection_keypoints": [[[0.25, 0.5]]],
+        "detection_keypoint_scores": [[0.75]],
+    }
+    signature = {"inputs": {"image": {"dtype": "DT_UINT8"}}, "outputs": dict.fromkeys(row)}
+    metadata = {"signature_def": {"signature_def": {"serving_default": signature}}}
+    answers = {"GET": {"metadata": metadata}, "POST": {"predictions": [row]}}
+    monkeypatch.setattr(RemoteModel, "_request", lambda self, method, url, **body: answers[method])
+    found = Detector(RemoteModel("http://host/v1/models/pose", {}))(np.zeros([8, 8, 3], np.uint8))
+    assert found.keypoints.tolist() == [[[0.25, 0.5]]]
+    assert found.keypoint_scores.tolist() == [[0.75]]
+
+
 def test_usage(capsys, tmp_path):
     for arguments, message in (
         ([], "give either EXPORT or --backend URL"),
