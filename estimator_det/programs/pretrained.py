@@ -41,8 +41,7 @@ _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LOG = logging.getLogger(__name__)
 _STEP = re.compile(r"-(\d+)$")
-# Further names in the zoo of TensorFlow 2, whose networks are not built here.
-_LATER_ZOO = re.compile(r"centernet_.*_kpts|extremenet")
+_NOT_BUILT = "extremenet"  # a further name of the TensorFlow 2 zoo
 
 
 class ZooModel(NamedTuple):
@@ -52,7 +51,7 @@ class ZooModel(NamedTuple):
     url: str
     extractor: str  # `feature_extractor.type` of its configuration
     data: str  # training data
-    quality: str  # in percent, as published, with "/" and the value of masks; "" if it is not
+    quality: str  # in percent, as published, with "/" and that of masks or keypoints; "" if not
     speed: str  # published time of an image; "" without one
     checksum: str  # "sha256:…" or "sha384:…"; "" if none was published
 
@@ -149,7 +148,7 @@ def find_model(name: str) -> ZooModel:
     """The model of the zoo with this name, or with this name of its archive."""
     models = {key: model for model in zoo() for key in (model.file[: -len(".tar.gz")], model.name)}
     if name not in models:
-        if _LATER_ZOO.match(name):
+        if name == _NOT_BUILT:
             raise UsageError(
                 f"pretrained model {name!r} of the TensorFlow 2 model zoo has a network that is "
                 "not built here; `estimator-det pretrained --list` prints all models whose "
