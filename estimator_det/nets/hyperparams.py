@@ -110,9 +110,8 @@ def with_bias(normalizer: Normalizer) -> Normalizer:
     """Puts a bias before `normalizer`, for `force_use_bias`; tf-slim omits the bias."""
 
     def biased(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
-        bias = slim.model_variable(
-            "biases", shape=inputs.shape[-1:], initializer=tf1.zeros_initializer()
-        )
+        shape, initializer = inputs.shape[-1:], tf1.zeros_initializer()
+        bias = slim.model_variable("biases", shape, inputs.dtype, initializer)
         return normalizer(tf.nn.bias_add(inputs, bias), **settings)
 
     return biased

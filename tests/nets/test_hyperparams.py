@@ -130,6 +130,9 @@ def test_a_forced_bias_comes_before_the_normalizer():
         (bias,) = tf1.global_variables()
         bias.load([1.0], session)
         assert session.run(outputs).tolist() == [[30.0]]
+        with tf1.variable_scope("narrow"):
+            narrow = hyperparams.with_bias(tf.identity)(tf.constant([[2.0]], tf.bfloat16))
+        assert narrow.dtype == tf.bfloat16
 
 
 def test_group_norm_ignores_batch_norm_settings_around_it():
