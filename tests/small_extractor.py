@@ -12,8 +12,10 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.detectors import ssd
+from estimator_det.detectors.center_net import center_net
 from estimator_det.detectors.two_stage import faster_rcnn
 from estimator_det.nets.normalization import batch_norm
+from estimator_det.nets.object_paths import KERAS
 
 SCOPES = ("Second", "Third", "Fourth", "Fifth", "Sixth")
 
@@ -68,6 +70,16 @@ class SmallTwoStageExtractor:
             return slim.conv2d(crops, 12, 3, scope="Second", **_settings(tf.nn.relu))
 
 
+class SmallCenterNetExtractor:
+    """One feature map at stride 4."""
+
+    normalize = staticmethod(tf.identity)
+
+    def extract(self, inputs: tf.Tensor) -> Tuple[tf.Tensor]:
+        with tf1.variable_scope(f"Small{KERAS}"):
+            return (slim.conv2d(inputs, 16, 5, stride=4, scope="First", **_settings(tf.nn.relu)),)
+
+
 def _settings(activation: Callable[[tf.Tensor], tf.Tensor]) -> Dict[str, Any]:
     return {"activation_fn": activation, "weights_regularizer": slim.l2_regularizer(1e-4)}
 
@@ -78,6 +90,10 @@ def use(monkeypatch: pytest.MonkeyPatch, *of_ssd: int) -> None:
     Args:
         of_ssd: Arguments of `SmallExtractor`.
     """
-    extractors = ((ssd, SmallExtractor(*of_ssd)), (faster_rcnn, SmallTwoStageExtractor()))
+    extractors = (
+        (ssd, SmallExtractor(*of_ssd)),
+        (faster_rcnn, SmallTwoStageExtractor()),
+        (center_net, SmallCenterNetExtractor()),
+    )
     for module, extractor in extractors:
         monkeypatch.setattr(module, "make_extractor", lambda *_, made=extractor: made)

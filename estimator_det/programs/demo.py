@@ -8,7 +8,8 @@ import os
 import pathlib
 import shutil
 import time
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -18,7 +19,7 @@ from estimator_det.files import ownership
 from estimator_det.programs import console
 from exporters import Detector, export_saved_model
 from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
-from inputs.datasets import shapes
+from inputs.datasets import figures, shapes
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 
@@ -26,11 +27,36 @@ if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
 _CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
-MODELS = {  # name -> configuration, description
-    "ssd": (_CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1"),
-    "mask_rcnn": (_CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config", "Mask R-CNN MobileNet v1"),
+
+
+class DemoModel(NamedTuple):
+    """A model of the demo, and the data set that it learns."""
+
+    config: pathlib.Path
+    description: str
+    drawings: ModuleType  # has `make_image` and `make_dataset`
+    subject: str
+
+
+_SHAPES = "shapes on textured backgrounds"
+MODELS = {
+    "ssd": DemoModel(
+        _CONFIGS / "ssd_mobilenet_v1_shapes.config", "SSD MobileNet v1", shapes, _SHAPES
+    ),
+    "mask_rcnn": DemoModel(
+        _CONFIGS / "mask_rcnn_mobilenet_v1_shapes.config",
+        "Mask R-CNN MobileNet v1",
+        shapes,
+        _SHAPES,
+    ),
+    "centernet_keypoints": DemoModel(
+        _CONFIGS / "centernet_resnet50_v1_fpn_figures.config",
+        "CenterNet ResNet-50 v1 FPN",
+        figures,
+        "figures with joints",
+    ),
 }
-CONFIG_FILE = MODELS["ssd"][0]
+CONFIG_FILE = MODELS["ssd"].config
 SUMMARY_FILE = "summary.json"
 PICTURE_FILE = "detections.png"
 NUM_STEPS = 4
@@ -61,8 +87,9 @@ def run_demo(
     )
     summary, picture = (os.path.join(output_dir, name) for name in (SUMMARY_FILE, PICTURE_FILE))
     seconds: Dict[str, float] = {}
-    with _step(seconds, "data", f"shapes on textured backgrounds ({size}, seed {seed})"):
-        files = shapes.make_dataset(data, seed, size)
+    drawings = MODELS[model].drawings
+    with _step(seconds, "data", f"{MODELS[model].subject} ({size}, seed {seed})"):
+        files = drawings.make_dataset(data, seed, size)
         console.print_line(f"  {files.num_train} training images: {files.train_pattern}")
         console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
         console.print_line(f"  label map: {files.label_map}")
@@ -72,7 +99,7 @@ def run_demo(
     with _step(
         seconds,
         "training and evaluation",
-        f"{MODELS[model][1]} from scratch, {steps} steps of {batch} images, then COCO "
+        f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
         f"metrics on {files.num_eval} held-out images",
     ):
         metrics = _train(config, model_dir, seed)
@@ -81,7 +108,7 @@ def run_demo(
         console.print_line(f"  SavedModel: {export.saved_model}")
         console.print_line(f"  frozen graph: {export.frozen_graph}")
     with _step(seconds, "detection", f"the SavedModel runs on {NUM_TEST_IMAGES} new images"):
-        _detect(exported, _make_test_images(test_images, seed), detections, picture)
+        _detect(exported, _make_test_images(drawings, test_images, seed), detections, picture)
     content = {
         "metrics": metrics,
         "picture": picture,
@@ -115,11 +142,13 @@ def demo_config(
 ) -> Any:
     """The shipped configuration of `MODELS[model]`, with a data set's paths and user's changes."""
     config = pipeline.override(
-        pipeline.read_pipeline(str(MODELS[model][0])),
+        pipeline.read_pipeline(str(MODELS[model].config)),
         train_input_path=files.train_pattern,
         eval_input_path=files.eval_pattern,
         label_map_path=files.label_map,
     )
+    if config.model.HasField("center_net"):
+        config.model.center_net.keypoint_label_map_path = files.label_map
     config = pipeline.apply_overrides(config, assignments)
     if num_train_steps is not None:
         config = pipeline.rescale_schedule(config, num_train_steps)
@@ -159,12 +188,12 @@ def _prepare_folder(output_dir: str) -> None:
     ownership.mark(output_dir, "demo")
 
 
-def _make_test_images(folder: str, seed: int) -> List[str]:
+def _make_test_images(drawings: ModuleType, folder: str, seed: int) -> List[str]:
     os.makedirs(folder)
     paths = []
     for index in range(NUM_TEST_IMAGES):
         path = os.path.join(folder, f"fresh_{index}.png")
-        pixels = shapes.make_image((seed + TEST_SEED_OFFSET, index)).pixels
+        pixels = drawings.make_image((seed + TEST_SEED_OFFSET, index)).pixels
         Image.fromarray(pixels).save(path)
         paths.append(path)
     return paths

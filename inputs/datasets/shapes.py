@@ -8,7 +8,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from types import MappingProxyType
+from typing import (
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -86,7 +97,7 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
             extent = random.uniform(options.min_extent, options.max_extent)
             outline = _place(outline, extent * min(height, width), (width, height), random)
             box = np.concatenate([outline.min(axis=0)[::-1], outline.max(axis=0)[::-1]])
-            if all(_overlap(box, earlier) <= MAX_OVERLAP for earlier in boxes):
+            if all(overlap(box, earlier) <= MAX_OVERLAP for earlier in boxes):
                 mask = _paint(canvas, outline, _contrasting_colour(canvas, box, random))
                 masks = [earlier & ~mask for earlier in masks]  # the later shape hides the earlier
                 masks.append(mask)
@@ -104,20 +115,32 @@ def make_image(seed: Tuple[int, int], options: Optional[ShapeOptions] = None) ->
 
 def make_dataset(output_dir: str, seed: int, size: str = "small") -> DatasetFiles:
     """Writes shards of `SIZES[size]` and the label map to `output_dir`, replacing older ones."""
+    return write_dataset(output_dir, seed, size, _examples, dict(enumerate(CLASS_NAMES, start=1)))
+
+
+def write_dataset(
+    output_dir: str,
+    seed: int,
+    size: str,
+    examples: Callable[[str, int, int], Iterator[writer.tf.train.Example]],
+    names_by_id: Mapping[int, str],
+    keypoints: Mapping[int, Sequence[str]] = MappingProxyType({}),
+) -> DatasetFiles:
+    """Writes `examples(part, number of images, seed)` of both parts, and their label map."""
     if size not in SIZES:
         raise ValueError(f"data set size {size!r} is not one of {sorted(SIZES)}")
     if seed < 0:
         raise ValueError(f"the seed must be 0 or more; given {seed}")
     plan = SIZES[size]
     label_map = os.path.join(output_dir, LABEL_MAP_FILE)
-    writer.write_label_map(dict(enumerate(CLASS_NAMES, start=1)), label_map)
+    writer.write_label_map(names_by_id, label_map, keypoints)
     patterns = []
     for name, count, stream in (
         ("train", plan.num_train, seed),
         ("eval", plan.num_eval, seed + EVAL_SEED_OFFSET),
     ):
         path = os.path.join(output_dir, f"{name}.record")
-        writer.write_sharded(_examples(name, count, stream), path, plan.num_shards)
+        writer.write_sharded(examples(name, count, stream), path, plan.num_shards)
         patterns.append(f"{path}-?????-of-{plan.num_shards:05d}")
     return DatasetFiles(patterns[0], patterns[1], label_map, plan.num_train, plan.num_eval)
 
@@ -151,7 +174,7 @@ def _place(
     return outline - low + random.uniform(0.0, 1.0, 2) * room
 
 
-def _overlap(box: np.ndarray, second: np.ndarray) -> float:
+def overlap(box: np.ndarray, second: np.ndarray) -> float:
     """Intersection over the smaller of two boxes' areas."""
     sides = np.minimum(box[2:], second[2:]) - np.maximum(box[:2], second[:2])
     intersection = float(np.prod(np.maximum(sides, 0.0)))

@@ -157,19 +157,40 @@ def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_demo(tmp_path, monkeypatch, capsys):
+SMALL_CENTER_NET = [
+    "train_config.batch_size=2",
+    "model.center_net.image_resizer.fixed_shape_resizer.height=64",
+    "model.center_net.image_resizer.fixed_shape_resizer.width=64",
+    "eval_config.num_visualizations=1",
+    "eval_input_reader[0].sample_1_of_n_examples=8",
+]
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "metric"),
+    [
+        ("ssd", [*SMALL, PLAIN], MAP_50),
+        (
+            "centernet_keypoints",
+            SMALL_CENTER_NET,
+            "Keypoints_Precision/mAP@.50IOU ByCategory/figure",
+        ),
+    ],
+)
+def test_demo(model, settings, metric, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = pathlib.Path("demo")
     (folder / "model").mkdir(parents=True)
     for left in (".estimator-det-demo", "model/of_an_earlier_demo"):
         (folder / left).touch()
     arguments = ["demo", "--output_dir", str(folder), "--size=tiny", "--num_train_steps=2"]
-    for text in [*SMALL, PLAIN]:
+    arguments += ["--model", model]
+    for text in settings:
         arguments += ["--set", text]
     assert cli.main(arguments) == 0
     summary = json.loads((folder / "summary.json").read_text())
     *_, evaluation = (folder / "model" / EVALUATIONS_FILE).read_text().splitlines()
-    assert summary["metrics"][MAP_50] == json.loads(evaluation)["metrics"][MAP_50]
+    assert summary["metrics"][metric] == json.loads(evaluation)["metrics"][metric]
     assert [*summary["seconds"]] == ["data", "training and evaluation", "export", "detection"]
     for path in (summary["picture"], f"{summary['saved_model']}/saved_model.pb"):
         assert pathlib.Path(path).exists()

@@ -11,8 +11,12 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "ssd, or mask_rcnn: two stages, with masks; takes longer"
-    add_options(parser, str, {"--model": text}, default="ssd", choices=("ssd", "mask_rcnn"))
+    text = (
+        "ssd, mask_rcnn: two stages, with masks; takes longer, or centernet_keypoints: figures and "
+        "their joints; takes longer"
+    )
+    models = ("ssd", "mask_rcnn", "centernet_keypoints")
+    add_options(parser, str, {"--model": text}, default="ssd", choices=models)
     add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
     text = "seed of the data and the initial weights (default: %(default)s)"
     add_options(parser, int, {"--seed": text}, default=0)

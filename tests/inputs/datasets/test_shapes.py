@@ -1,10 +1,14 @@
 import glob
 import pathlib
 
+import numpy as np
 import pytest
 
 from estimator_det.compat import tf
-from inputs.datasets import shapes
+from estimator_det.config import pipeline
+from estimator_det.programs import demo
+from inputs.datasets import figures, shapes
+from inputs.datasets.figures import JOINTS
 
 
 def test_boxes_are_inside_of_the_asked_size_and_hardly_overlap():
@@ -21,15 +25,47 @@ def test_boxes_are_inside_of_the_asked_size_and_hardly_overlap():
         assert (longer > 0.3 - 1e-4).all() and (longer < 0.5 + 1e-4).all()
         for first in range(len(pixels)):
             for second in range(first):
-                assert shapes._overlap(pixels[first], pixels[second]) <= shapes.MAX_OVERLAP
+                assert shapes.overlap(pixels[first], pixels[second]) <= shapes.MAX_OVERLAP
 
 
-def test_data_set_on_disk(tmp_path):
-    files = shapes.make_dataset(str(tmp_path), seed=3, size="tiny")
+def test_joints_are_inside_of_their_boxes_and_some_are_hidden():
+    num_hidden = 0
+    for index in range(30):
+        image = figures.make_image((0, index))
+        low, high = image.boxes[:, np.newaxis, :2], image.boxes[:, np.newaxis, 2:]
+        assert ((image.joints > low) & (image.joints < high)).all()
+        assert low.min() >= 0 and high.max() <= 1
+        assert image.is_hidden.shape == (len(image.boxes), len(figures.JOINTS))
+        assert not image.is_hidden[-1].any()  # nothing is drawn over the last figure
+        num_hidden += image.is_hidden.sum()
+    assert 0 < num_hidden < 60
+
+
+def test_the_configuration_of_the_demo_fits_the_joints():
+    config = pipeline.read_pipeline(demo.MODELS["centernet_keypoints"].config)
+    sides = {"left": "right", "right": "left"}
+    mirrored = ["_".join(sides.get(word, word) for word in name.split("_")) for name in JOINTS]
+    (flip,) = config.train_config.data_augmentation_options
+    permutation = flip.random_horizontal_flip.keypoint_flip_permutation
+    assert [JOINTS[k] for k in permutation] == mirrored
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        assert (reader.num_keypoints, reader.max_number_of_boxes) == (
+            len(JOINTS),
+            figures.MAX_FIGURES,
+        )
+    lines = [{edge.start, edge.end} for edge in config.eval_config.keypoint_edge]
+    assert len(lines) == len(JOINTS) - 1 and set().union(*lines) == {*range(len(JOINTS))}
+    (metric,) = config.eval_config.parameterized_metric
+    assert {*metric.coco_keypoint_metrics.keypoint_label_to_sigmas} == {*JOINTS}
+
+
+@pytest.mark.parametrize("drawings", [shapes, figures])
+def test_data_set_on_disk(drawings, tmp_path):
+    files = drawings.make_dataset(str(tmp_path), seed=3, size="tiny")
     train = sorted(glob.glob(files.train_pattern))
     assert len(train) == 2 and len(list(tf.data.TFRecordDataset(train))) == files.num_train == 64
     first = pathlib.Path(train[0]).read_bytes()
-    shapes.make_dataset(str(tmp_path), seed=3, size="tiny")
+    drawings.make_dataset(str(tmp_path), seed=3, size="tiny")
     assert pathlib.Path(train[0]).read_bytes() == first
 
 
