@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, NamedTuple, Optional, Tuple
 
 import numpy as np
 
 from estimator_det.config import pipeline
-from estimator_det.config.text import entries, nearest
+from estimator_det.config.text import entries
 from estimator_det.console.printing import counted, listed
 from estimator_det.errors import UsageError
 from estimator_det.images.resize import make_resizer
 from estimator_det.programs.pretrained import Pretrained
+from estimator_det.programs.starter_models import DEFAULT_MODEL, find_starter
 from estimator_det.programs.step_speed import Speed
-from estimator_det.protos import eval_pb2, faster_rcnn_pb2, input_reader_pb2, pipeline_pb2, ssd_pb2
+from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
 from inputs.checks.statistics import Columns
 
 CONFIGS = os.path.join(os.path.dirname(os.path.dirname(__file__)), "configs")
@@ -38,66 +39,6 @@ EVALUATIONS = 4  # in a run, the last one included
 SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
 
 
-class Model(NamedTuple):
-    """A row of `init --list`."""
-
-    name: str
-    config: str  # file whose model it starts from
-    changes: Tuple[str, ...]  # to this file, in the form of --set
-    input_size: str
-    parameters: float  # millions, with 90 classes
-    step_time: float  # relative to ssd_mobilenet_v1, for training an image on a CPU
-    zoo: str  # the published detector of this design
-
-
-_SSD = "ssd_mobilenet_v1_300x300.config"
-_LITE = (
-    "model.ssd.feature_extractor.use_depthwise=true",
-    "model.ssd.box_predictor.convolutional_box_predictor.use_depthwise=true",
-    "model.ssd.box_predictor.convolutional_box_predictor.kernel_size=3",
-)
-_SHARED = "model.ssd.box_predictor.weight_shared_convolutional_box_predictor"
-_FPN_LITE = ("model.ssd.feature_extractor.use_depthwise=true", f"{_SHARED}.use_depthwise=true")
-_TYPE = "model.ssd.feature_extractor.type="
-_SIZE_320 = (
-    "model.ssd.image_resizer.fixed_shape_resizer.height=320",
-    "model.ssd.image_resizer.fixed_shape_resizer.width=320",
-)
-MODELS = (
-    Model("ssd_mobilenet_v1", _SSD, (), "300x300", 6.8, 1.0, "ssd_mobilenet_v1_coco"),
-    Model("ssd_mobilenet_v2", _SSD, (_TYPE + "ssd_mobilenet_v2",), "300x300", 6.1, 0.9,
-          "ssd_mobilenet_v2_coco"),
-    Model("ssdlite_mobilenet_v2", _SSD, (_TYPE + "ssd_mobilenet_v2", *_LITE), "300x300", 4.5, 1.0,
-          "ssdlite_mobilenet_v2_coco"),
-    Model("ssdlite_mobilenet_v3_small", _SSD, (_TYPE + "ssd_mobilenet_v3_small", *_LITE,
-          *_SIZE_320), "320x320", 1.8, 0.3, "ssd_mobilenet_v3_small_coco"),
-    Model("ssdlite_mobilenet_v3_large", _SSD, (_TYPE + "ssd_mobilenet_v3_large", *_LITE,
-          *_SIZE_320), "320x320", 3.3, 0.8, "ssd_mobilenet_v3_large_coco"),
-    Model("ssd_mobilenet_v1_fpnlite", "ssd_mobilenet_v1_fpn_640x640.config", _FPN_LITE, "640x640",
-          3.3, 8.7, "ssd_mobilenet_v1_fpn_coco"),
-    Model("ssd_resnet50_fpn", "ssd_resnet50_v1_fpn_640x640.config", (), "640x640", 32.8, 40.4,
-          "ssd_resnet_50_fpn_coco"),
-    Model("faster_rcnn_resnet50", "faster_rcnn_resnet50_pets.config", (), "600 to 1024", 44.2, 39.6,
-          "faster_rcnn_resnet50_coco"),
-    Model("mask_rcnn_inception_v2", "mask_rcnn_inception_v2_pets.config", (), "600 to 1024", 13.3,
-          19.3, "mask_rcnn_inception_v2_coco"),
-    Model("ssd_mobilenet_v2_fpnlite_keras", "ssd_mobilenet_v1_fpn_640x640.config",
-          (_TYPE + "ssd_mobilenet_v2_fpn_keras", *_FPN_LITE, *_SIZE_320,
-           "model.ssd.feature_extractor.fpn.additional_layer_depth=128", f"{_SHARED}.depth=128",
-           f"{_SHARED}.share_prediction_tower=true"),
-          "320x320", 2.6, 1.4, "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"),
-    Model("ssd_resnet50_fpn_keras", "ssd_resnet50_v1_fpn_640x640.config",
-          (_TYPE + "ssd_resnet50_v1_fpn_keras",), "640x640", 32.8, 40.4,
-          "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8"),
-    Model("faster_rcnn_resnet50_keras", "faster_rcnn_resnet50_pets.config",
-          ("model.faster_rcnn.feature_extractor.type=faster_rcnn_resnet50_keras",
-           "model.faster_rcnn.image_resizer={ keep_aspect_ratio_resizer { min_dimension: 640 "
-           "max_dimension: 640 pad_to_max_dimension: true } }"), "640", 29.2, 27.6,
-          "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8"),
-)  # fmt: skip
-DEFAULT_MODEL = "ssd_mobilenet_v1"
-
-
 class Records(NamedTuple):
     """Record files and label map of a folder that `convert` has written."""
 
@@ -113,31 +54,26 @@ class Budget(NamedTuple):
     num_steps: Optional[int] = None
 
 
-def find_starter(name: str) -> Model:
-    """The model with a name of `MODELS`."""
-    models = {model.name: model for model in MODELS}
-    if name not in models:
-        raise UsageError(
-            f"--model: {name!r} is not known{nearest(name, list(models))}; `estimator-det init "
-            "--list` prints all models"
-        )
-    return models[name]
-
-
 class Draft:
     """A configuration that decisions change one after the other."""
 
     def __init__(self, config: pipeline_pb2.TrainEvalPipelineConfig) -> None:
         self.config = config
         self.reasons: Dict[str, str] = {}  # by field
+        # The step that mirrors images; "" if mirrored objects would be wrong.
+        self.flip = "random_horizontal_flip { }"
 
     @property
     def is_ssd(self) -> bool:
         return bool(self.config.model.HasField("ssd"))
 
     @property
+    def is_two_stage(self) -> bool:
+        return bool(self.config.model.HasField("faster_rcnn"))
+
+    @property
     def model_path(self) -> str:
-        """`model.ssd` or `model.faster_rcnn`."""
+        """`model.ssd`, `model.faster_rcnn` or `model.center_net`."""
         return f"model.{self.config.model.WhichOneof('model')}"
 
     def set(self, field: str, value: Any, reason: str = "") -> None:
@@ -156,11 +92,6 @@ def base_config(
         pipeline.read_pipeline(os.path.join(CONFIGS, row.config)), row.changes
     )
     if weights is not None and weights.config is not None:
-        if weights.config.model.HasField("center_net"):
-            raise UsageError(
-                "--pretrained: init writes no configuration of CenterNet. Train that of "
-                f"{weights.name} with your records: {weights.config_path}"
-            )
         theirs, ours = extractor_type(weights.config), extractor_type(source)
         if model is not None and theirs != ours:
             raise UsageError(
@@ -197,11 +128,9 @@ def _reader(pattern: str, records: Records, **settings: Any) -> input_reader_pb2
     )
 
 
-def model_part(
-    config: pipeline_pb2.TrainEvalPipelineConfig,
-) -> Union[ssd_pb2.Ssd, faster_rcnn_pb2.FasterRcnn]:
-    """The message `model.ssd` or `model.faster_rcnn`."""
-    return config.model.ssd if config.model.HasField("ssd") else config.model.faster_rcnn
+def model_part(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
+    """The message `model.ssd`, `model.faster_rcnn` or `model.center_net`."""
+    return getattr(config.model, config.model.WhichOneof("model"))
 
 
 def extractor_type(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
@@ -229,7 +158,10 @@ def set_boxes(draft: Draft, boxes_per_image: np.ndarray) -> None:
     draft.set("train_input_reader.max_number_of_boxes", room, reason)
     draft.set("eval_input_reader[0].max_number_of_boxes", room)
     # Twice as many, because wrong detections take places, too.
-    if 2 * room > 100:
+    if 2 * room > 100 and draft.config.model.HasField("center_net"):
+        path = f"{draft.model_path}.object_center_params.max_box_predictions"
+        draft.set(path, 2 * room, f"The fullest image has {most} boxes.")
+    elif 2 * room > 100:
         part = "post_processing" if draft.is_ssd else "second_stage_post_processing"
         for field in ("max_detections_per_class", "max_total_detections"):
             path = f"{draft.model_path}.{part}.batch_non_max_suppression.{field}"
@@ -240,15 +172,15 @@ def set_augmentation(draft: Draft, names: Iterable[str], crops: bool = True) -> 
     """Augmentations for photographs, which have an up and a down; with `crops`, parts of images."""
     words = " ".join(names).lower().replace("_", " ").split()
     is_sided = "left" in words or "right" in words
-    steps = [] if is_sided else ["random_horizontal_flip"]
+    steps = [] if is_sided or not draft.flip else [draft.flip]
+    flip = "mirrored" if steps else "no flip, since classes have a left and a right"
     crops &= draft.is_ssd
     if crops:
-        steps.append("ssd_random_crop")
-    steps.append("random_distort_color")
-    flip = "no flip, since classes have a left and a right" if is_sided else "mirrored"
+        steps.append("ssd_random_crop { }")
+    steps.append("random_distort_color { }")
     crop = ", cropped around objects" if crops else ""
     reason = f"Photographs: {flip}{crop}, in other light; never upside down."
-    value = ", ".join(f"{{ {step} {{ }} }}" for step in steps)
+    value = ", ".join(f"{{ {step} }}" for step in steps)
     draft.set("train_config.data_augmentation_options", f"[{value}]", reason)
 
 
@@ -309,7 +241,7 @@ def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None
         memory: Bytes of this machine that are free.
     """
     batch = speed.batch_size
-    if draft.is_ssd:
+    if not draft.is_two_stage:
         # Small batches take more steps in the same time, which matters more for few images: .70
         # against .64 of mAP@.50 on 160 photographs in eight minutes, at 8 and 16 images.
         batch = 16 if columns.num_images > MANY_IMAGES else 8
@@ -341,20 +273,20 @@ def num_steps(
 def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> None:
     """Steps, optimizer, rate, and averages of weights and of batch norm."""
     batch = draft.config.train_config.batch_size
-    if draft.is_ssd:
-        # With Adam, rates grow with the square root of the batch.
-        rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
-    else:
+    if draft.is_two_stage:
         # With momentum, rates grow with the batch.
         rate = 0.0005 * batch if is_fine_tuned else 0.001 * batch
+    else:
+        # With Adam, rates grow with the square root of the batch.
+        rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
     warmup = max(1, min(1000, steps // 12))
     cosine = (
         f"learning_rate {{ cosine_decay_learning_rate {{ learning_rate_base: {rate:.2g} "
         f"total_steps: {steps} warmup_learning_rate: {rate / 10:.2g} warmup_steps: {warmup} }} }}"
     )
     optimizer = (
-        f"adam_optimizer {{ {cosine} }}" if draft.is_ssd
-        else f"momentum_optimizer {{ {cosine} momentum_optimizer_value: 0.9 }}"
+        f"momentum_optimizer {{ {cosine} momentum_optimizer_value: 0.9 }}" if draft.is_two_stage
+        else f"adam_optimizer {{ {cosine} }}"
     )  # fmt: skip
     draft.set("train_config.num_steps", steps, reason)
     # An average over a tenth of the run; longer ones would still contain the random start.

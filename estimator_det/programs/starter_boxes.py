@@ -83,9 +83,11 @@ def fit_boxes(
     larger = None
     if resizer.WhichOneof("image_resizer_oneof") == "fixed_shape_resizer":
         default = resizer.fixed_shape_resizer.height
-        size, larger, reason = _choose_size(default, limits, at, names)
+        step = _size_step(draft.config)
+        size, larger, reason = _choose_size(default, limits, at, names, step)
         draft.config = _resized(draft.config, size)
-        draft.reasons[f"{draft.model_path}.image_resizer"] = reason
+        if reason:
+            draft.reasons[f"{draft.model_path}.image_resizer"] = reason
     chosen = fit(draft.config, columns, has_heads=has_heads)
     if chosen is None:
         return []
@@ -95,24 +97,34 @@ def fit_boxes(
     return _lines(chosen, larger, names)
 
 
+def _size_step(config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
+    """Steps of input sizes: `SIZE_STEP`, or the stride of the coarsest map of a BiFPN."""
+    extractor = config.model.ssd.feature_extractor
+    return 2**extractor.bifpn.max_level if extractor.HasField("bifpn") else SIZE_STEP
+
+
 def _choose_size(
-    default: int, limits: SizeLimits, at: Callable[[int], Optional[Fit]], names: Mapping[int, str]
+    default: int,
+    limits: SizeLimits,
+    at: Callable[[int], Optional[Fit]],
+    names: Mapping[int, str],
+    step: int,
 ) -> Tuple[int, Optional[Fit], str]:
     """The input size, the fit at a larger size that time or memory forbid, and the reason."""
     epochs = math.inf if limits.epochs is None else limits.epochs
     preferred = default
     if epochs < GOOD_EPOCHS:
         # The time of a step is about proportional to the number of pixels.
-        preferred = max(_rounded(default * math.sqrt(epochs / GOOD_EPOCHS)), SMALLEST_SIZE)
-        preferred = min(preferred, default)
+        preferred = max(default * math.sqrt(epochs / GOOD_EPOCHS), SMALLEST_SIZE)
+        preferred = min(math.ceil(preferred / step) * step, default)
     if at(preferred) is None:
-        return default, None, ""
+        return preferred, None, _few(default, epochs) if preferred < default else ""
 
     def excess(size: int) -> float:
         return _fit_at(at, size).excess
 
     # Beyond twice the size a step takes more than four times as long; a pyramid is better then.
-    sizes = [*range(preferred, 2 * default, SIZE_STEP), 2 * default]
+    sizes = [*range(preferred, 2 * default, step), 2 * default]
     longest = max(default, default * math.sqrt(epochs / FEW_EPOCHS))
     affordable = [size for size in sizes if size <= max(min(longest, limits.size), preferred)]
     size = preferred
@@ -126,8 +138,7 @@ def _choose_size(
     result = _fit_at(at, size)
     reason = f"At this size {result.matched:.0%} of the boxes of each class match an anchor."
     if size < default:
-        few = f"{default} pixels would allow {epochs:.0f} passes over the data in the given time"
-        reason = f"{few}, which is few. {reason}"
+        reason = f"{_few(default, epochs)} {reason}"
     elif size > default:
         class_id, share = next(iter(_unmatched(_fit_at(at, default).coverage).items()))
         text = f"At {default} pixels {share:.0%} of the boxes of {quoted(names[class_id])} match no"
@@ -150,8 +161,9 @@ def _first(sizes: List[int], fits: Callable[[int], bool]) -> int:
     return sizes[high]
 
 
-def _rounded(size: float) -> int:
-    return int(math.ceil(size / SIZE_STEP) * SIZE_STEP)
+def _few(size: int, epochs: float) -> str:
+    passes = f"{epochs:.0f} passes over the data in the given time"
+    return f"{size} pixels would allow {passes}, which is few."
 
 
 def _resized(

@@ -12,7 +12,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 from estimator_det.console.printing import counted
 from estimator_det.errors import RunError
-from estimator_det.programs import starter, starter_boxes, step_speed
+from estimator_det.programs import starter, starter_boxes, starter_keypoints, step_speed
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget
 from estimator_det.protos import pipeline_pb2
@@ -40,9 +40,11 @@ def make_plan(
 ) -> Plan:
     """Decides a configuration for the records of a folder."""
     records = find_records(folder)
-    names = read_label_map(records.label_map).names
+    label_map = read_label_map(records.label_map)
+    names = label_map.names
     draft = starter.Draft(starter.base_config(model, weights, records))
     starter.set_classes(draft, names)
+    keypoint_lines = starter_keypoints.set_keypoints(draft, label_map)
     report = data_check.check_data(draft.config, folder, jobs=available_cpus())
     columns = report.scans[0].columns
     if not columns.num_boxes:
@@ -67,6 +69,7 @@ def make_plan(
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
         f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
+        *keypoint_lines,
         *anchor_lines,
     ]
     minutes = (steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS) / 60
@@ -84,7 +87,7 @@ def _set_sizes(
 ) -> List[str]:
     """Decides batch size, width, input size and anchors; returns lines about the anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
-    draft.set("train_config.batch_size", 8 if draft.is_ssd else 1)
+    draft.set("train_config.batch_size", 1 if draft.is_two_stage else 8)
     speed, memory = step_speed.measure(draft.config), available_memory()
     epochs = None
     if not has_heads and budget.hours is not None:

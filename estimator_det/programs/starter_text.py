@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.field_mask_pb2 import FieldMask
 from google.protobuf.message import Message
 
-from estimator_det.config.text import is_repeated
+from estimator_det.config.text import is_map, is_repeated
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -79,6 +79,9 @@ def _fields(message: Message, path: str, texts: Dict[str, str], indent: int) -> 
             yield row
             row = ""
         comments = comment(note, indent)
+        if is_map(field):
+            yield from [*comments, *(" " * indent + entry for entry in _entries(message, field))]
+            continue
         if not is_message:
             yield from comments
             row = f"{row} {text}" if row else " " * indent + text
@@ -117,6 +120,14 @@ def _message(
     yield " " * indent + opening
     yield from _fields(message, f"{path}.", texts, indent + 2)
     yield " " * indent + closing
+
+
+def _entries(message: Message, field: FieldDescriptor) -> Iterator[str]:
+    """The entries of a map, each on one line."""
+    for key, value in sorted(getattr(message, field.name).items()):
+        single = type(message)()
+        getattr(single, field.name)[key] = value
+        yield _on_one_line(single)
 
 
 def _text(message: Message, field: FieldDescriptor) -> str:

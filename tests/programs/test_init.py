@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,8 @@ from estimator_det.programs import (
     console,
     starter,
     starter_boxes,
+    starter_keypoints,
+    starter_models,
     starter_plan,
     starter_text,
     step_speed,
@@ -23,7 +25,8 @@ from estimator_det.programs.pretrained import Pretrained, find_model
 from estimator_det.programs.starter import Budget, Draft
 from estimator_det.programs.step_speed import Speed
 from inputs.checks.statistics import Columns, join
-from inputs.datasets import shapes
+from inputs.datasets import figures, shapes
+from inputs.label_map import parse_label_map
 from model_fn.checks import config_check, data_check
 from model_fn.checks.anchor_coverage import Coverage, MapAnchors
 from model_fn.runs import runner
@@ -35,6 +38,13 @@ FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
 def records(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("records"))
     shapes.make_dataset(folder, seed=0, size="tiny")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def figure_records(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = str(tmp_path_factory.mktemp("figures"))
+    figures.make_dataset(folder, seed=0, size="tiny")
     return folder
 
 
@@ -67,13 +77,15 @@ def config_of(model: str) -> Any:
     "model",
     [
         model
-        if model.name in ("ssd_mobilenet_v1", "mask_rcnn_inception_v2")
+        if model.name
+        in ("ssd_mobilenet_v1", "mask_rcnn_inception_v2", "centernet_resnet50_fpn_keypoints")
         else pytest.param(model, marks=pytest.mark.exhaustive)
-        for model in starter.MODELS
+        for model in starter_models.MODELS
     ],
     ids=lambda model: model.name,
 )
-def test_each_model_gives_a_short_file_that_can_be_run(model, records, quick):
+def test_each_model_gives_a_short_file_that_can_be_run(model, records, figure_records, quick):
+    records = figure_records if "keypoints" in model.name else records
     plan = starter_plan.make_plan(records, Budget(num_steps=100), model=model.name, weights=None)
     text = starter_text.commented(plan.config, plan.reasons, ["estimator-det init"])
     assert pipeline.parse_pipeline(text) == plan.config
@@ -152,8 +164,8 @@ def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):
 def test_models_are_listed(capsys):
     assert cli.main(["init", "--list"]) == console.EXIT_OK
     _, *lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:-2]] == [each.name for each in starter.MODELS]
-    for line, model in zip(lines, starter.MODELS):
+    assert [line.split()[0] for line in lines[:-2]] == [each.name for each in starter_models.MODELS]
+    for line, model in zip(lines, starter_models.MODELS):
         published = find_model(model.zoo)
         assert starter.extractor_type(config_of(model.name)) == published.extractor
         assert line.split()[1] == published.line
@@ -168,7 +180,7 @@ def test_a_folder_without_held_out_records_is_refused(tmp_path):
 
 def test_an_unknown_model_is_refused_with_the_nearest_name():
     with pytest.raises(UsageError, match="ssd_mobilenet_v2"):
-        starter.find_starter("ssd_mobilnet_v2")
+        starter_models.find_starter("ssd_mobilnet_v2")
 
 
 def photographs(side: int) -> Columns:
@@ -298,9 +310,20 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
         return starter_boxes.Fit(None, coverage(size, {1: 0.0, 2: share}))
 
     limits = starter_boxes.SizeLimits(*limits)
-    chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE)
+    chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE, 32)
     assert (chosen, beyond and beyond.coverage.input_sizes[0][0]) == (size, larger), why
     assert re.match(reason, why), why
+
+
+def test_a_size_without_anchors_follows_from_the_time():
+    few = starter_boxes.SizeLimits(50.0)
+    size, _, why = starter_boxes._choose_size(512, few, lambda _: None, RARE, 128)
+    assert (size, why) == (
+        256,
+        "512 pixels would allow 50 passes over the data in the given time, which is few.",
+    )
+    bifpn = config_of("efficientdet_d0")
+    assert starter_boxes._size_step(bifpn) == 128 == 4 * starter_boxes._size_step(config_of(SSD))
 
 
 def test_lines_name_the_classes_without_anchors():
@@ -363,11 +386,47 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 
-def test_weights_of_centernet_are_refused():
-    theirs = pipeline.parse_pipeline("model { center_net { } }")
-    weights = Pretrained("w", "", "ckpt-0", "detection", "w/pipeline.config", theirs)
-    with pytest.raises(UsageError, match=r"no configuration of CenterNet.*w/pipeline\.config"):
-        starter.base_config(None, weights, starter.Records("train", "val", "map"))
+def draft_of(labels: str, model: str = "centernet_resnet50_fpn_keypoints") -> Tuple[Draft, Any]:
+    """A configuration for one class with these keypoints, and lines about them."""
+    points = "".join(
+        f"keypoints {{ id: {i} label: '{name}' }}" for i, name in enumerate(labels.split())
+    )
+    label_map = parse_label_map(f"item {{ id: 1 name: 'animal' {points} }}", "map.pbtxt")
+    draft = Draft(config_of(model))
+    return draft, starter_keypoints.set_keypoints(draft, label_map)
+
+
+def test_keypoints_of_the_label_map_are_learned_mirrored_and_drawn():
+    draft, lines = draft_of("nose tail left_knee right_knee left_hip right_hip")
+    net = draft.config.model.center_net
+    assert net.keypoint_label_map_path == "map.pbtxt"
+    (task,) = net.keypoint_estimation_task
+    assert (task.task_name, task.keypoint_class_name) == ("pose", "animal")
+    assert dict(task.keypoint_label_to_std) == pytest.approx(
+        {"nose": 0.26, "left_knee": 0.87, "right_knee": 0.87, "left_hip": 1.07, "right_hip": 1.07}
+    )
+    assert draft.config.train_input_reader.num_keypoints == 6
+    assert draft.config.eval_input_reader[0].num_keypoints == 6
+    (metric,) = draft.config.eval_config.parameterized_metric
+    assert metric.coco_keypoint_metrics.keypoint_label_to_sigmas["left_hip"] == pytest.approx(0.107)
+    edges = {(edge.start, edge.end) for edge in draft.config.eval_config.keypoint_edge}
+    assert edges == {(4, 2), (5, 3), (4, 5)}
+    assert lines == ["keypoints: 6 of animal"]
+    starter.set_augmentation(draft, ["animal"])
+    mirror = draft.config.train_config.data_augmentation_options[0].random_horizontal_flip
+    assert list(mirror.keypoint_flip_permutation) == [0, 1, 3, 2, 5, 4]
+
+
+def test_keypoints_without_partners_or_lines():
+    draft, lines = draft_of("left_tip handle")
+    assert draft.flip == "" and "keypoint_edge is empty" in lines[1]
+    starter.set_augmentation(draft, ["animal"])
+    assert "flip" not in str(draft.config.train_config)
+    with pytest.raises(UsageError, match=r"map\.pbtxt lists no keypoints"):
+        draft_of("")
+    draft, lines = draft_of("tip", "centernet_resnet50_fpn")
+    assert lines == ["keypoints: not learned; --model centernet_resnet50_fpn_keypoints learns them"]
+    assert not draft.config.model.center_net.HasField("keypoint_label_map_path")
 
 
 def test_weights_in_a_folder_of_any_name():

@@ -94,16 +94,16 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 
 def _print_list() -> None:
-    from estimator_det.programs import pretrained, starter
+    from estimator_det.programs import pretrained, starter_models
 
     rows = [("model", "line", "input size", "parameters", "time", "mAP", "speed", "published")]
-    for row in starter.MODELS:
+    for row in starter_models.MODELS:
         published = pretrained.find_model(row.zoo)
         size, time = f"{row.parameters:.1f} M", f"{row.step_time:.1f}"
         rows.append((row.name, published.line, row.input_size, size, time,
                      published.quality, published.speed, published.name))  # fmt: skip
     for cells in rows:
-        console.print_line("{:<30}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
+        console.print_line("{:<31}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
     console.report_result([dict(zip(rows[0], cells)) for cells in rows[1:]])
     console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
     console.print_line(
