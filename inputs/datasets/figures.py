@@ -147,7 +147,7 @@ def _pose(random: np.random.Generator) -> _Pose:
 def _limb(
     start: np.ndarray,
     side: float,
-    angles: Tuple[float, float],  # of both parts, outwards from hanging down
+    angles: Tuple[float, float],  # outwards from hanging down: upper part, lower part
     lengths: Tuple[float, float],
     lean: float,
 ) -> np.ndarray:
