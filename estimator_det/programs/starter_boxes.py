@@ -115,8 +115,8 @@ def _choose_size(
     preferred = default
     if epochs < GOOD_EPOCHS:
         # The time of a step is about proportional to the number of pixels.
-        preferred = max(default * math.sqrt(epochs / GOOD_EPOCHS), SMALLEST_SIZE)
-        preferred = min(math.ceil(preferred / step) * step, default)
+        side = max(default * math.sqrt(epochs / GOOD_EPOCHS), SMALLEST_SIZE)
+        preferred = min(math.ceil(side / step) * step, default)
     if at(preferred) is None:
         return preferred, None, _few(default, epochs) if preferred < default else ""
 

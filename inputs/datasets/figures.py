@@ -94,8 +94,8 @@ def make_image(seed: Tuple[int, int]) -> FigureImage:
     size = np.array([height, width], np.float32)
     return FigureImage(
         np.clip(pixels, 0, 255).astype(np.uint8),
-        np.clip(np.float32(boxes) / np.tile(size, 2), 0.0, 1.0),
-        np.float32(joints)[..., ::-1] / size,
+        np.clip(np.array(boxes, np.float32) / np.tile(size, 2), 0.0, 1.0),
+        np.array(joints, np.float32)[..., ::-1] / size,
         np.stack(hidden),
     )
 
@@ -176,12 +176,12 @@ def _paint(canvas: Image.Image, pose: _Pose, random: np.random.Generator) -> np.
         bool [h, w], the pixels of the canvas that the figure covers at least by half.
     """
     corner = np.floor(pose.low).astype(int) - 1
-    size = tuple(int(side) for side in np.ceil(pose.high).astype(int) + 1 - corner)
-    stencil = Image.new("RGBA", (size[0] * SUPERSAMPLING, size[1] * SUPERSAMPLING))
+    width, height = (int(side) for side in np.ceil(pose.high).astype(int) + 1 - corner)
+    stencil = Image.new("RGBA", (width * SUPERSAMPLING, height * SUPERSAMPLING))
     _draw(
         ImageDraw.Draw(stencil), pose.moved(1.0, -corner).moved(SUPERSAMPLING, np.zeros(2)), random
     )
-    figure = stencil.resize(size, Image.Resampling.BOX)
+    figure = stencil.resize((width, height), Image.Resampling.BOX)
     canvas.paste(figure, (int(corner[0]), int(corner[1])), figure)
     cover = Image.new("L", canvas.size)
     cover.paste(figure.getchannel("A"), (int(corner[0]), int(corner[1])))
@@ -209,7 +209,7 @@ def _draw(draw: ImageDraw.ImageDraw, pose: _Pose, random: np.random.Generator) -
 
 
 def _line(
-    draw: ImageDraw.ImageDraw, points: np.ndarray, thickness: float, colour: Tuple[int, int, int]
+    draw: ImageDraw.ImageDraw, points: np.ndarray, thickness: float, colour: Tuple[int, ...]
 ) -> None:
     """Straight parts with round ends."""
     draw.line([tuple(point) for point in points], fill=colour, width=round(thickness))
@@ -218,7 +218,7 @@ def _line(
 
 
 def _disc(
-    draw: ImageDraw.ImageDraw, center: np.ndarray, radius: float, colour: Tuple[int, int, int]
+    draw: ImageDraw.ImageDraw, center: np.ndarray, radius: float, colour: Tuple[int, ...]
 ) -> None:
     draw.ellipse([*(center - radius), *(center + radius)], fill=colour)
 
