@@ -18,7 +18,14 @@ def readers(
 
 
 def score_threshold_field(model: model_pb2.DetectionModel) -> str:
-    """Path of the field that drops detections of a `DetectionModel` message by their score."""
+    """Path of the field that drops detections of a `DetectionModel` message by their score.
+
+    Empty if no field does, as in a CenterNet without `post_processing`.
+    """
+    if model.HasField("center_net"):
+        has_field = model.center_net.HasField("post_processing")
+        nms = "model.center_net.post_processing.batch_non_max_suppression"
+        return f"{nms}.score_threshold" if has_field else ""
     if not model.HasField("faster_rcnn"):
         return "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
     if model.faster_rcnn.number_of_stages == 1:

@@ -79,6 +79,7 @@ def test_every_switch_is_on_and_nothing_else_changes(given, wanted):
         ("faster_rcnn {}", "second_stage_post_processing", "score_threshold"),
         ("faster_rcnn { number_of_stages: 3 }", "second_stage_post_processing", "score_threshold"),
         ("faster_rcnn { number_of_stages: 1 }", "", "first_stage_nms_score_threshold"),
+        ("center_net { post_processing {} }", "post_processing", "score_threshold"),
     ],
 )
 def test_field_of_the_score_threshold(text, message, field):
@@ -88,3 +89,7 @@ def test_field_of_the_score_threshold(text, message, field):
     model = getattr(changed.model, changed.model.WhichOneof("model"))
     holder = getattr(model, message).batch_non_max_suppression if message else model
     assert getattr(holder, field) == 0.25
+
+
+def test_no_field_drops_the_peaks_of_a_center_net():
+    assert not score_threshold_field(pipeline.parse_pipeline("model { center_net {} }").model)
