@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 
 from estimator_det.programs import cli
+from estimator_det.programs.pretrained import find_model
+from estimator_det.programs.starter_models import MODELS
 from inputs.bad_records.kinds import KINDS
 from inputs.datasets.converters import CONVERTERS
 from inputs.datasets.converters.base import FIELDS
@@ -145,3 +147,16 @@ def test_the_concepts_of_a_run_are_listed():
     assert [name for name in classes if f"`{name}`" not in page] == []
     # Roles have no class.
     assert f"The {len(classes) + 1} concepts of `model_fn/runs`" in page
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_every_model_of_init_is_on_its_page(model):
+    page = (ROOT / "docs" / "zoo.md").read_text()
+    (row,) = re.findall(rf"^\| `{model.name}` \|.*$", page, re.MULTILINE)
+    cells = [cell.strip() for cell in row.split("|")]
+    published = find_model(model.zoo)
+    assert cells[2].replace(" × ", "x") == model.input_size
+    assert cells[5:9] == [
+        f"{model.step_time:g}", published.quality, published.speed, f"`{model.zoo}`"
+    ]  # fmt: skip
+    assert float(cells[3]) == pytest.approx(model.parameters, abs=0.11)

@@ -42,6 +42,7 @@ COMMAND = re.compile(
 # Why a command does not run here: a pattern that begins it, and the reason.
 LEFT_OUT = {
     r"estimator-det convert --from pascal_voc ": "test_tutorial.py runs it",
+    r"estimator-det init --records records --hours 1 --output_dir project --model ": "downloads",
     r"estimator-det init --records records ": "test_tutorial.py runs it",
     r"estimator-det \S+ project/(run|pipeline\.config)": "test_tutorial.py runs it",
     r"estimator-det detect --model exported photos ": "test_tutorial.py runs it",
