@@ -14,7 +14,7 @@ from estimator_det.programs import pretrained, starter, starter_models
 from estimator_det.protos import pipeline_pb2
 
 NUM_CLASSES = 90
-NUM_KEYPOINTS = 17  # as people have in COCO
+NUM_KEYPOINTS = 17
 _COUNTED = ("Conv2D", "DepthwiseConv2dNative", "Conv2DBackpropInput", "MatMul")
 
 
