@@ -104,16 +104,16 @@ MODELS = (
            "max_dimension: 640 pad_to_max_dimension: true } }"), "640", 29.2, 27.6,
           "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8"),
     Model("efficientdet_d0", "ssd_mobilenet_v1_fpn_640x640.config", _EFFICIENTDET, "512x512", 5.6,
-          5.0, "efficientdet_d0_coco17_tpu-32"),
+          6.4, "efficientdet_d0_coco17_tpu-32"),
     Model("centernet_resnet50_fpn", _CENTER_NET, (*_SIZE_512, *_BOX_HEADS, *_ONLY_BOXES),
-          "512x512", 25.3, 16.0, "centernet_resnet50_v1_fpn_512x512_coco17_tpu-8"),
+          "512x512", 25.3, 13.1, "centernet_resnet50_v1_fpn_512x512_coco17_tpu-8"),
     Model("centernet_resnet50_fpn_keypoints", _CENTER_NET,
           (*_SIZE_512, *_BOX_HEADS, *_POINT_HEADS, f"{_TASK}[0].offset_peak_radius=3"),
-          "512x512", 25.7, 20.0, "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8"),
+          "512x512", 25.7, 15.2, "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8"),
     Model("centernet_mobilenet_v2_fpn", _CENTER_NET,
           (f"{_NET}.feature_extractor.type=mobilenet_v2_fpn_sep_conv", f"{_NET}.use_depthwise=true",
            *_SIZE_512, *_BOX_HEADS, *_ONLY_BOXES),
-          "512x512", 2.4, 3.5, "centernet_mobilenetv2fpn_512x512_coco17_od"),
+          "512x512", 2.4, 3.0, "centernet_mobilenetv2fpn_512x512_coco17_od"),
 )  # fmt: skip
 DEFAULT_MODEL = "ssd_mobilenet_v1"
 
