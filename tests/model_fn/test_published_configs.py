@@ -92,9 +92,9 @@ def test_train_evaluate_export_detect_on_real_data(real_data, tmp_path, name):
     assert boxes.shape[2] == 4 and ((boxes >= 0) & (boxes <= 1)).all()
 
 
-def _reduced(shared: Any, name: str, record: Any) -> Any:
+def _reduced(name: str, record: Any) -> Any:
     """A configuration of the TF2 line with small images of shapes."""
-    folder = shared / "tf2/configs"
+    folder = MODELS / "tf2" / "pipelines"
     config = pipeline.read_pipeline(folder / f"{EFFICIENTDETS.get(name, name)}.config")
     model = getattr(config.model, config.model.WhichOneof("model"))
     model.num_classes = _CLASSES
@@ -110,7 +110,7 @@ def _reduced(shared: Any, name: str, record: Any) -> Any:
         if step.HasField("random_scale_crop_and_pad_to_square"):
             step.random_scale_crop_and_pad_to_square.output_size = REDUCED
     if config.model.center_net.keypoint_estimation_task:
-        keypoints = shared / "golden/tf2/person_keypoints_label_map.pbtxt"
+        keypoints = MODELS / "tf2" / "person_keypoints_label_map.pbtxt"
         config.model.center_net.keypoint_label_map_path = str(keypoints)
     config.train_config.fine_tune_checkpoint = ""
     return pipeline.override(
@@ -130,8 +130,8 @@ def shape_record(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", [*EFFICIENTDETS, *CENTER_NETS])
-def test_a_step_of_efficientdet_and_center_net(shared, shape_record, name):
-    config = _reduced(shared, name, shape_record)
+def test_a_step_of_efficientdet_and_center_net(shape_record, name):
+    config = _reduced(name, shape_record)
     tpu = rules.Tpu(num_shards=1, model_dir="", inference=False, local_files=True)
     problems = [*rules.check(config), *tpu_lint.lint(config, tpu)]
     assert not [each for each in problems if each.severity == "error"]
@@ -153,8 +153,8 @@ def test_a_step_of_efficientdet_and_center_net(shared, shape_record, name):
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["d0", *(each for each in CENTER_NETS if "kpts" in each)])
-def test_a_step_on_tpu(shared, shape_record, name):
+def test_a_step_on_tpu(shape_record, name):
     """Larger networks of a kind, and those without keypoints, have no other operations."""
-    config = _reduced(shared, name, shape_record)
+    config = _reduced(name, shape_record)
     problems, count = tpu_graph.compile_check(config, xla=False, batch_per_core=2)
     assert problems == [] and count > 5000
