@@ -37,7 +37,7 @@ def write_figures(
 
 def append_progress(model_dir: str, entry: Dict[str, Any]) -> None:
     """Appends a line to progress.jsonl, with the time (UTC)."""
-    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="microseconds")
     json_lines.append(os.path.join(model_dir, PROGRESS_FILE), {"time": now, **entry})
 
 

@@ -41,6 +41,7 @@ COMMAND = re.compile(
 )
 # Why a command does not run here: a pattern that begins it, and the reason.
 LEFT_OUT = {
+    r"estimator-det convert --from coco .* --masks ": "tests/inputs/datasets/converters read masks",
     r"estimator-det convert --from pascal_voc ": "test_tutorial.py runs it",
     r"estimator-det init --records records --hours 1 --output_dir project --model ": "downloads",
     r"estimator-det init --records records ": "test_tutorial.py runs it",
@@ -51,6 +52,7 @@ LEFT_OUT = {
     r"estimator-det train my\.config ": "test_distributed_docs.py runs it; `tpu` needs a TPU",
     r"estimator-det .*cranes": "needs labelled photographs",
     r"estimator-det demo ": "test_demo.py runs it",
+    r"estimator-det benchmark ": "tests/exporters/benchmark runs it",
     r"estimator-det data-worker ": "test_distributed_docs.py runs it",
     r"estimator-det (submit|sync) ": "needs Google Cloud",
     r"estimator-det check-config my_old\.config --tpu ": "test_check_tpu.py runs it",
@@ -60,9 +62,11 @@ LEFT_OUT = {
     r"estimator-det export run --output_dir (exported|small|web) --format ": "needs converters",
     r"estimator-det \S+ .* drafts": "test_label_drafts.py runs it",
     r"estimator-det suggest ": "test_suggestions.py runs it",
+    r"estimator-det report run --json": "test_report.py runs it",
     r"estimator-det serve ": "test_server.py starts it",
     r"estimator-det detect --model exported/model\.tflite ": "needs the export before it",
     r"estimator-det import --from tfjs ": "needs a published model",
+    r"estimator-det detect .* --runner ": "test_detect_shards.py runs it, with Apache Beam",
     r"estimator-det export imported ": "needs the import of a published model",
     r"estimator-det train pets\.config ": "needs the import of a published model",
 }

@@ -55,7 +55,7 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     ]
     assert list(samples.records(output)) == [f"{number:03d}" for number in range(10)]
     assert conversion.patterns == {"train": str(output / "train.record-?????-of-00004")}
-    assert (output / "label_map.pbtxt").read_text() == 'item {\n  id: 1\n  name: "cat"\n}\n'
+    assert (output / "label_map.pbtxt").read_text() == 'item {\n  name: "cat"\n  id: 1\n}\n'
 
 
 @pytest.mark.slow

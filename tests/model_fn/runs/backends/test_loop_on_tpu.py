@@ -84,8 +84,8 @@ def test_a_core_takes_the_same_steps(tmp_path, made, optimizer, options):
     assert set(found) == set(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
-    positions = [tmp_path / name / positions.POSITION_FILE for name in ("cpu", "both")]
-    assert len({json.dumps(json.loads(each.read_text())["7"]) for each in positions}) == 1
+    files = [tmp_path / name / positions.POSITION_FILE for name in ("cpu", "both")]
+    assert len({json.dumps(json.loads(file.read_text())["7"]) for file in files}) == 1
     # The cores do all of a step at once.
     assert made[-1].operations.count("TPUReplicateMetadata") == 1
 
