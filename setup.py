@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: it depends on files of a checkout, or of a job's package."""
+"""Settings that pyproject.toml cannot have: they depend on files of a checkout or of a job."""
 
 import os
 import pathlib

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 CONFIG = "ssd_mobilenet_v1_300x300.config"  # a shipped one
 PHOTOS = ("coffee.png", "astronaut.png", "chelsea.png", "motorcycle_left.png")
-HEIGHT = 320  # of the photographs in a row
+ROW_HEIGHT = 320  # pixels
 # A row of the table in augmentations.md: one photograph before and after.
 AUGMENTATIONS = (
     "random_horizontal_flip: probability: 1",
@@ -59,7 +59,7 @@ def save(picture: Image.Image, name: str, width: int = 1200) -> None:
     picture.convert("RGB").save(IMAGES / name, quality=82, optimize=True)
 
 
-def in_a_row(pictures: Sequence[Image.Image], height: int = HEIGHT) -> Image.Image:
+def in_a_row(pictures: Sequence[Image.Image], height: int = ROW_HEIGHT) -> Image.Image:
     """Pictures beside each other, scaled to one height."""
     scaled = [each.resize([round(each.width * height / each.height), height]) for each in pictures]
     width = sum(each.width for each in scaled) + 6 * (len(scaled) - 1)
@@ -75,8 +75,8 @@ def draw_detections(photos: pathlib.Path, detector: pathlib.Path) -> None:
     """README's row of photographs, and the same detections at three thresholds."""
     files, folder = [photos / name for name in PHOTOS], pathlib.Path("found")
     run("detect", "--model", detector, *files, "--output_dir", folder, "--threshold", 0.5)
-    found = [Image.open(folder / f"{file.stem}_detections.jpg") for file in files]
-    save(in_a_row(found), "detections.jpg", 1600)
+    drawings = [Image.open(folder / f"{file.stem}_detections.jpg") for file in files]
+    save(in_a_row(drawings), "detections.jpg", 1600)
     pictures = []
     for threshold in (0.1, 0.3, 0.9):
         part = folder / f"at_{threshold}"
@@ -128,7 +128,7 @@ def _write_config() -> None:
 
 
 def _draw_resizers(config: str, png: str) -> None:
-    """What the network gets of one image."""
+    """One image as three resizers hand it to the network."""
     sides = "min_dimension: 320 max_dimension: 320 pad_to_max_dimension: true"
     resizers = {
         "fixed_shape_resizer": "height: 320 width: 320",
