@@ -31,6 +31,7 @@ from estimator_det.errors import (
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
+    from inputs.label_map import LabelMap
     from model_fn.runs.options import TrainOptions
 
 EXIT_OK = 0
@@ -151,7 +152,7 @@ def check_config(
     depth: str = "files",
     *,
     ignore: Sequence[str] = (),
-) -> None:
+) -> Mapping[str, LabelMap]:
     """Prints the warnings about a configuration before a run starts; raises its errors.
 
     If these are only missing files, it is a FileNotFoundError, else a ConfigError.
@@ -159,6 +160,9 @@ def check_config(
     Args:
         depth: "names" if the run reads none of the files, else "files" (see `config_check`).
         ignore: Fields that the run does not use.
+
+    Returns:
+        The label maps that were read, by path.
     """
     from estimator_det.config.paths import missing_files
     from model_fn.checks import config_check
@@ -166,13 +170,15 @@ def check_config(
     def is_used(problem: Problem) -> bool:
         return not any(re.match(rf"{re.escape(field)}($|[.\[])", problem.field) for field in ignore)
 
-    problems = list(filter(is_used, config_check.check(config, depth).problems))
+    result = config_check.check(config, depth)
+    problems = list(filter(is_used, result.problems))
     errors = [problem for problem in problems if problem.severity == "error"]
     for problem in problems[len(errors) :]:
         printing.report(problem, sys.stderr)
     if errors and {problem.field for problem in errors} <= set(missing_files(config)):
         raise FileNotFoundError(str(ConfigError(errors)))
     raise_errors(errors)
+    return result.label_maps
 
 
 def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
@@ -183,8 +189,8 @@ def unused_in_evaluation(on_training_data: bool) -> Sequence[str]:
 
 def check_training(
     config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, options: TrainOptions
-) -> None:
-    """Prints the warnings about a configuration before it is trained; raises its errors."""
+) -> Mapping[str, LabelMap]:
+    """`check_config` of a configuration that is trained, with what its options do not use."""
     from estimator_det import files
     from model_fn.runs import cluster
     from model_fn.runs.roles import check_tpu
@@ -201,7 +207,7 @@ def check_training(
         unused.append("train_config.num_steps")  # The run itself warns that it has no end.
     if cluster.read_cluster().servers:
         unused += [f"train_config.{field}" for field in FOR_CLUSTER]
-    check_config(config, ignore=unused)
+    return check_config(config, ignore=unused)
 
 
 def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = False) -> None:

@@ -83,12 +83,14 @@ def _run(values: flags.FlagValues) -> None:
         _evaluate(config, flag)
         return
     options = _train_options(flag)
-    console.check_training(config, flag["model_dir"], options)
+    label_maps = console.check_training(config, flag["model_dir"], options)
     from model_fn.runs import runner
 
     with _copied_events(flag["model_dir"]):
         evaluates = flag["mode"] != "train"
-        metrics = runner.run(config, flag["model_dir"], options, evaluates=evaluates)
+        metrics = runner.run(
+            config, flag["model_dir"], options, evaluates=evaluates, label_maps=label_maps
+        )
     if metrics:
         console.say_metrics("last evaluation:", metrics)
 

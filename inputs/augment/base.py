@@ -60,7 +60,7 @@ class AugmentationStep:
 
     name: str
     function: StepFunction
-    config: Any  # the message of the step
+    config: Message
     where: str  # path of the message
 
     @property
@@ -85,7 +85,7 @@ class ConfiguredStep(NamedTuple):
 
     at: str  # path of its message
     name: str
-    config: Any  # its message
+    config: Message
     channels: int  # channels of the images before the step
 
 

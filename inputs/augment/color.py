@@ -151,17 +151,18 @@ def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
 @rules(pipeline_pb2.TrainEvalPipelineConfig)
 def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
     for step in configured_steps(config):
-        means = list(step.config.means) if step.name == "subtract_channel_mean" else []
         if step.name == "rgb_to_gray" and step.channels != RGB:
             yield error(
                 step.at,
                 f"needs images of {RGB} channels; given: {step.channels}",
                 "Remove the step or num_additional_channels",
             )
-        elif means and len(means) != step.channels:
+        if not isinstance(step.config, preprocessor_pb2.SubtractChannelMean):
+            continue
+        if step.config.means and len(step.config.means) != step.channels:
             yield error(
                 f"{step.at}.means",
-                f"has {len(means)} means for images of {step.channels} channels",
+                f"has {len(step.config.means)} means for images of {step.channels} channels",
                 "give one mean per channel",
             )
 

@@ -20,7 +20,7 @@ image become:
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Union, cast
 
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import no_effect
@@ -42,6 +42,8 @@ from inputs.sample import PER_BOX_FIELDS, Sample, is_in
 
 Mixture = Callable[[Sequence[Sample], tf.Tensor, Any], Sample]
 
+MixtureMessage = Union[preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste]
+
 NO_CLASS = 0  # no class has this id, so a k-hot vector of it is 0
 
 # These steps change the meaning of values: samples cannot be mixed before the first one, or after
@@ -56,10 +58,7 @@ def mixes(num_records: int, *, needs_masks: bool = False) -> Callable[[Mixture],
 
 
 @rules(preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste)
-def _check_stop(
-    config: Union[preprocessor_pb2.Mosaic, preprocessor_pb2.MixUp, preprocessor_pb2.CopyPaste],
-    at: str,
-) -> Iterator[Problem]:
+def _check_stop(config: MixtureMessage, at: str) -> Iterator[Problem]:
     if config.HasField("stop_at_step") and not config.stop_at_step:
         yield error(f"{at}.stop_at_step", "is 0, so no step would be applied", "remove it")
 
@@ -136,7 +135,7 @@ def apply_mixture(
     mixture, *later_steps = chain
     chance_seed, seed = split_seed(seeds[0], 2)
     chance = uniform([], chance_seed)
-    is_mixed = allowed & (chance < mixture.config.probability)
+    is_mixed = allowed & (chance < cast(MixtureMessage, mixture.config).probability)
     # Both branches of the condition must have one type.
     first = samples[0]._replace(image=tf.cast(samples[0].image, tf.float32))
     with tf.name_scope(mixture.name):
@@ -160,7 +159,8 @@ def image_limit(
             "remove the field, or train in one process",
         )
     # Exact in a resumed run, because images count from the step that it resumes at.
-    return max(step.config.stop_at_step - first_step, 0) * images_per_step
+    stop_at_step = cast(MixtureMessage, step.config).stop_at_step
+    return max(stop_at_step - first_step, 0) * images_per_step
 
 
 def merge(samples: Sequence[Sample]) -> Sample:

@@ -111,8 +111,9 @@ def _check_padding(config: PaddingMessage, at: str) -> Iterator[Problem]:
 @rules(pipeline_pb2.TrainEvalPipelineConfig)
 def _check_colors(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
     for step in configured_steps(config):
-        is_colored = step.name == "ssd_random_crop_pad" and len(step.config.operations) > 0
-        if is_colored and step.channels != RGB:
+        if not isinstance(step.config, preprocessor_pb2.SSDRandomCropPad):
+            continue
+        if step.config.operations and step.channels != RGB:
             yield error(
                 f"{step.at}.operations",
                 f"have colours of {RGB} numbers for images of {step.channels} channels",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, Mapping, NamedTuple, Optional
 
 import model_fn.evaluation.readers  # noqa: F401  (these imports register the rules of components)
 from estimator_det.config import paths, rules
 from estimator_det.errors import Problem
 from estimator_det.protos import pipeline_pb2
+from inputs.label_map import LabelMap
 from model_fn.checks import files, graphs
 from model_fn.checks.subject import read_subject
 
@@ -30,9 +31,10 @@ CHECKS = (
 
 
 class Result(NamedTuple):
-    """Problems of a configuration, errors first, and the graphs that were built to find them."""
+    """Problems of a configuration, and what was read and built to find them."""
 
-    problems: List[Problem]
+    problems: List[Problem]  # errors first
+    label_maps: Mapping[str, LabelMap]  # by path, without damaged ones
     graphs: Optional[graphs.Graphs] = None
 
 
@@ -50,12 +52,13 @@ def check(
     """
     problems = list(rules.check(config))
     built = None
+    label_maps: Dict[str, LabelMap] = {}
     if depth != NAMES:
         problems += paths.check_paths(config)
         subject = read_subject(config, problems, reads_all=depth != FILES, targets_tpu=targets_tpu)
         for least, find in CHECKS:
             if DEPTHS.index(least) <= DEPTHS.index(depth):
                 problems += find(subject)
-        built = subject.graphs
+        label_maps, built = subject.label_maps, subject.graphs
     problems.sort(key=lambda problem: problem.severity != "error")
-    return Result(problems, built)
+    return Result(problems, label_maps, built)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from estimator_det.config.facts import readers
 from estimator_det.config.field_rules import PLACEHOLDER
@@ -70,6 +70,12 @@ class CheckedConfig:
             and not problem.field.endswith(".input_path")
             for problem in self.problems
         )
+
+    @property
+    def label_maps(self) -> Dict[str, LabelMap]:
+        """The label maps that can be used, by path."""
+        label_maps = {each.config.label_map_path: each.label_map for each in self.readers}
+        return {path: label_map for path, label_map in label_maps.items() if label_map is not None}
 
     @property
     def label_map(self) -> Optional[LabelMap]:

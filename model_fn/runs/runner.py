@@ -11,7 +11,8 @@ import dataclasses
 import functools
 import logging
 import time
-from typing import Any, Callable, Dict, Optional
+import types
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from estimator_det.compat import require_v2_behavior
 from estimator_det.config.rules import require
@@ -19,6 +20,7 @@ from estimator_det.console.signals import StopSignals
 from estimator_det.errors import DamagedCheckpointsError, SessionLostError
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
+from inputs.label_map import LabelMap
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.readers import evaluation_readers
@@ -92,11 +94,22 @@ def run(
     options: TrainOptions,
     *,
     evaluates: bool = True,
+    label_maps: Mapping[str, LabelMap] = types.MappingProxyType({}),
 ) -> MetricValues:
-    """`train_and_evaluate`, or without evaluation `train`, of a configuration without errors."""
+    """`train_and_evaluate`, or without evaluation `train`, of a configuration without errors.
+
+    Args:
+        label_maps: Label maps that were read already, by path.
+    """
     require_v2_behavior()
     machine.return_freed_memory()  # before large tensors are allocated
-    context = RunContext(with_precision(config, options), model_dir, options, read_cluster())
+    context = RunContext(
+        with_precision(config, options),
+        model_dir,
+        options,
+        read_cluster(),
+        label_maps=dict(label_maps),
+    )
     role = roles.find_role(context, evaluates=evaluates)
     if role == roles.EVALUATES:
         return _evaluate_others(context)

@@ -246,7 +246,7 @@ def run(options: argparse.Namespace) -> None:
             f"--precision {AUTO} measures an Estimator on this machine alone: name a type with "
             "--strategy, --rehearse_tpu or TF_CONFIG"
         )
-    console.check_training(config, options.model_dir, train_options)
+    label_maps = console.check_training(config, options.model_dir, train_options)
     # Imports TensorFlow: only after everything cheap is checked.
     from estimator_det.programs.tracking import MlflowHook
     from model_fn.evaluation.readers import named_readers
@@ -263,7 +263,7 @@ def run(options: argparse.Namespace) -> None:
             tracker = MlflowHook()
             stack.callback(tracker.close)
             train_options = dataclasses.replace(train_options, hooks=[tracker])
-        metrics = runner.run(config, options.model_dir, train_options)
+        metrics = runner.run(config, options.model_dir, train_options, label_maps=label_maps)
     if metrics:
         console.say_metrics("last evaluation:", metrics, verbose=options.verbose)
         reader, step = next(iter(named_readers(config))), int(metrics["global_step"])
