@@ -1,1 +1,1 @@
-"""Measurements: conformance with the reference's numbers, and speed as ratios."""
+"""Measurements: conformance with the Object Detection API's numbers, and speed as ratios."""

@@ -51,7 +51,7 @@ MAX_BATCH = 1024  # the largest that `ExportOptions.max_batch` may be
 
 @dataclass(frozen=True)
 class TfliteOptions:
-    """Options of the TFLite format, by the names of the reference's `export_tflite_ssd_graph`."""
+    """Options of the TFLite format, by the names of the API's `export_tflite_ssd_graph`."""
 
     max_detections: Optional[int] = None  # None: max_total_detections of the configuration
     max_classes_per_detection: int = 1

@@ -1,7 +1,7 @@
 """Inputs of an exported detector, and further outputs.
 
 Side inputs are those beside the images: context features, for models that attend to them. Their
-flags have the form of the reference's: `1,2000,2057/1`, `float,int` and
+flags have the form of the Object Detection API's: `1,2000,2057/1`, `float,int` and
 `context_features,valid_context_size`.
 """
 

@@ -1,1 +1,1 @@
-"""Compares what this package computes with numbers measured on the reference."""
+"""Compares what this package computes with numbers measured on the Object Detection API."""

@@ -115,8 +115,9 @@ class Case:
         """Number of update operations of the training graph.
 
         As recorded, but for `inplace_batchnorm_update: true`: there every layer updates its moving
-        averages itself. The reference does not apply the option to the backbones MobileNet v1 and
-        ResNet, which leaves 54 to 310 operations in the collection. Trained values are the same.
+        averages itself. The Object Detection API does not apply the option to the backbones
+        MobileNet v1 and ResNet, which leaves 54 to 310 operations in the collection. Trained values
+        are the same.
         """
         if getattr(self.model, "inplace_batchnorm_update", False):
             return 0

@@ -1,4 +1,4 @@
-"""Networks with simulated quantization, compared with what the reference's rewriter computes.
+"""Networks with simulated quantization, compared with the Object Detection API's rewriter.
 
 Rounding is chaotic: a change of one unit in the last place moves values to another level, which
 layers multiply. Predictions are therefore held to three times the mean difference that was

@@ -1,8 +1,8 @@
-"""Training with simulated quantization, compared with what the reference's rewriter makes.
+"""Training with simulated quantization, compared with the Object Detection API's rewriter.
 
 Numbers are those of one thread: batch norm sums 45000 values a channel, and with more threads in
 another order, which moves first losses by 1e-5 and some gradients by half. Where batch norm
-updates its averages in place, tensors are rounded before their activation here, as the reference
+updates its averages in place, tensors are rounded before their activation here, as the API
 does in training (and this product does not); everything else is the product's.
 
 Once tensors are rounded, training is chaotic: weights moved by one unit in the last place change
@@ -80,7 +80,7 @@ def check_quantized(case: Case, cells: Dict[str, Check]) -> None:
 
 @contextlib.contextmanager
 def rounding_as_the_reference(record: Record) -> Iterator[None]:
-    """Context manager: detectors round before the activation where the reference does."""
+    """Context manager: detectors round before the activation where the API does."""
     scopes = moved_scopes(record)
 
     class _Quantizer(Quantizer):
@@ -97,7 +97,7 @@ def rounding_as_the_reference(record: Record) -> Iterator[None]:
 
 
 def moved_scopes(record: Record) -> List[str]:
-    """Scopes rounded before the activation in the reference's training, and after it otherwise."""
+    """Scopes rounded before the activation in the API's training, and after it otherwise."""
     return list(record.values["eval"].get("fake_quant_differs", {}))
 
 
@@ -191,7 +191,7 @@ def _compare_ranges(
 def kernels_with_updated_averages(record: Record, after: Sequence[Sequence[float]]) -> List[str]:
     """Scopes of kernels whose recorded ranges after one step and after one pass differ.
 
-    Both are of the same weights and averages. The reference does not order the read of a moving
+    Both are of the same weights and averages. The API does not order the read of a moving
     variance and its update, so now and then it folds the updated one into a kernel: one of 166 in
     the recorded first steps.
     """

@@ -15,7 +15,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 import numpy as np
 
 VALUES_FILE = "detinit_tf2.py"
-# Predictions of the reference that repeat others, or that are not ours.
+# Predictions of the Object Detection API that repeat others, or that are not ours.
 _REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_proposals")
 # Predictions of three stages are on record with their detections.
 _OF_DETECTIONS = ("detection_", "raw_detection_", "num_detections", "mask_predictions")

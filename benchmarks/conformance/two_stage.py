@@ -36,7 +36,7 @@ def is_of_regions(key: str) -> bool:
 
 
 def named_predictions(predictions: Any) -> Dict[str, Any]:
-    """Tensors under the reference's keys, in its shapes."""
+    """Tensors under the Object Detection API's keys, in its shapes."""
 
     def flat(rows: tf.Tensor) -> tf.Tensor:
         return tf.reshape(rows, [-1, *rows.shape[2:]])

@@ -97,7 +97,7 @@ class SsdAnchors:
 
     A box of scale s and ratio r is s / sqrt(r) high and s * sqrt(r) wide, times `base_size`, in
     units of the shorter side of the image: on a wide image boxes keep their shape in pixels.
-    Source: https://arxiv.org/abs/1512.02325 and the reference's behaviour.
+    Source: https://arxiv.org/abs/1512.02325 and the Object Detection API's behaviour.
     """
 
     boxes: Tuple[Tuple[Pair, ...], ...]  # (scale, aspect ratio) pairs of each feature map
@@ -124,7 +124,7 @@ class SsdAnchors:
             offset = (stride[0] / 2, stride[1] / 2)
             if self.offsets is not None:
                 offset = (self.offsets[layer][0] / height, self.offsets[layer][1] / width)
-            # Everything in float32, so that anchors equal the reference's to the last bit.
+            # Everything in float32, so that anchors equal the API's to the last bit.
             scales, ratios = np.asarray(self.boxes[layer], np.float32).T
             roots = np.sqrt(ratios)
             heights = scales / roots * (shorter / height * np.float32(self.base_size[0]))
@@ -164,7 +164,7 @@ class PixelAnchors:
             heights, widths = np.transpose(np.asarray(grid.sizes, np.float32))
             tiles.append(_tile(shape, heights, widths, grid.stride, offset))
         if self.normalized:
-            # Scaled last: the reference rounds in this order, and anchors are equal to the last
+            # Scaled last: the API rounds in this order, and anchors are equal to the last
             # bit.
             y, x = (np.float32(1) / _number(side) for side in image)
             is_static = not (tf.is_tensor(y) or tf.is_tensor(x))
@@ -178,13 +178,13 @@ def _offset_by_side(image: Shape, stride: Pair) -> Pair:
     unknown = [tf.is_tensor(side) for side in image]
     if any(unknown):
         return (stride[0] / 2, stride[1] / 2) if all(unknown) else (0.0, 0.0)
-    # Like in the reference, a side that is not a multiple of the stride has offset 0.
+    # Like in the API, a side that is not a multiple of the stride has offset 0.
     is_multiple = [side == 1 or side % step == 0 for side, step in zip(image, stride)]
     return (stride[0] / 2 * is_multiple[0], stride[1] / 2 * is_multiple[1])
 
 
 def _size(scale: float, ratio: float, base: Pair = (1.0, 1.0)) -> Pair:
-    """Height and width, computed in float32 like in the reference."""
+    """Height and width, computed in float32 like in the API."""
     root = np.sqrt(np.float32(ratio))
     height, width = np.float32(scale) / root, np.float32(scale) * root
     return float(height * np.float32(base[0])), float(width * np.float32(base[1]))

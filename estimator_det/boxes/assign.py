@@ -125,8 +125,9 @@ class TargetAssigner:
         target 0. Zero means unknown, also with target 0. Classes with a confidence have weight 1,
         the others `implicit_class_weight`. Anchors with a positive class are regressed with weight
         1 and are not background, with weight 1; all others are background, with the implicit
-        weight. Like in the reference, row weights, `negative_class_weight` and ignored matches do
-        not affect the weights. The background column, if any, is 1 where no class is positive.
+        weight. Like in the Object Detection API, row weights, `negative_class_weight` and ignored
+        matches do not affect the weights. The background column, if any, is 1 where no class is
+        positive.
         """
         targets = self.assign(anchors, boxes, confidences, unmatched_class_label, weights, valid)
         confidence = targets.class_targets[:, :, 1:] if include_background_class else targets[0]
@@ -148,7 +149,7 @@ class TargetAssigner:
 
 
 def count_assignment(matches: tf.Tensor, valid: tf.Tensor) -> Dict[str, tf.Tensor]:
-    """Counts matches per image, averaged over a batch, by the tags of the reference's summaries.
+    """Counts matches per image, averaged over a batch, by the tags of the API's summaries.
 
     Matches are int32 [B, A], valid groundtruth rows bool [B, G]. Steps that do not fetch these
     float32 scalars do not compute them.

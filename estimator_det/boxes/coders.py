@@ -26,7 +26,7 @@ from estimator_det.config.rules import rules
 from estimator_det.errors import Problem, error
 from estimator_det.protos import box_coder_pb2, faster_rcnn_box_coder_pb2, keypoint_box_coder_pb2
 
-EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the reference's value
+EPSILON = 1e-8  # keeps divisions and logarithms of empty boxes finite; the API's value
 
 
 class Decoded(NamedTuple):
@@ -79,7 +79,7 @@ class CenterSizeCoder:
         del keypoints
         y_anchor, x_anchor, h_anchor, w_anchor = centers_and_sizes(anchors)
         y, x, h, w = centers_and_sizes(boxes)
-        # Only anchors get the epsilon before the centers are divided, like in the reference.
+        # Only anchors get the epsilon before the centers are divided, like in the API.
         h_anchor += EPSILON
         w_anchor += EPSILON
         ty = (y - y_anchor) / h_anchor * self.y_scale

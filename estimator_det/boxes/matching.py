@@ -110,8 +110,8 @@ class BipartiteMatcher:
     when every row that may force a match has an anchor, or every anchor a row; all other anchors
     are unmatched.
 
-    The reference matches as many *leading* rows as may force a match; here the rows themselves are
-    matched, which differs only if padding or rows of weight 0 precede others.
+    The Object Detection API matches as many *leading* rows as may force a match; here the rows
+    themselves are matched, which differs only if padding or rows of weight 0 precede others.
     """
 
     use_matmul_gather: bool = False  # see `Matcher`

@@ -15,7 +15,7 @@ def evaluated_model(
     """The model of a `TrainEvalPipelineConfig`, for the preprocessing of an evaluation.
 
     With `eval_config.force_no_resize` it is a copy whose resizer leaves images as they are, as in
-    the reference: the network then gets images of any size.
+    the Object Detection API: the network then gets images of any size.
     """
     model = pipeline_config.model
     kind = model.WhichOneof("model")

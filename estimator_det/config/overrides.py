@@ -26,7 +26,8 @@ def merge_text(config: Config, text: str) -> Config:
     """`config` with the fields of a second configuration text merged over it.
 
     Singular fields replace, messages merge field by field, repeated fields append, and a member
-    of a oneof group takes the place of another: protocol buffer merging, as in the reference.
+    of a oneof group takes the place of another: protocol buffer merging, as in the Object Detection
+    API.
     """
     changed = copy.deepcopy(config)
     changed.MergeFrom(parse_message(text, Config(), "config_override"))
@@ -153,7 +154,7 @@ def _set_field(message: Message, name: str, value: Any) -> None:
 def _set_loss_weight_ratio(config: Config, value: float) -> None:
     kind = config.model.WhichOneof("model")
     if kind == "ssd":
-        # The ratio is defined with this weight at 1, like in the reference.
+        # The ratio is defined with this weight at 1, like in the API.
         config.model.ssd.loss.localization_weight = 1.0
         config.model.ssd.loss.classification_weight = value
     elif kind == "faster_rcnn":

@@ -96,8 +96,8 @@ def entries(message: Message, prefix: str = "") -> Iterator[Entry]:
 def parse_message(text: str, message: MessageT, source: str = "<text>") -> MessageT:
     """Parses `text` into `message`, which is empty, and returns it.
 
-    A singular field given twice is accepted as the reference accepts it (the last one counts, or
-    messages are merged), with a `ConfigWarning`. Messages name `source`, usually a path.
+    A singular field given twice is accepted as the Object Detection API accepts it (the last one
+    counts, or messages are merged), with a `ConfigWarning`. Messages name `source`, usually a path.
     """
     try:
         return text_format.Parse(text, message)

@@ -3,7 +3,7 @@
 If one channel of a kernel has a much larger range than another, a quantizer with one step for the
 whole kernel has few levels for the small one. The penalty is the variance over output channels of
 log(max |w|), summed over kernels: zero if all ranges are equal, and independent of a kernel's
-overall scale. The reference reads the option but ignores it.
+overall scale. The Object Detection API reads the option but ignores it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The single-shot detector (Liu et al., "SSD: Single Shot MultiBox Detector", 2016).
 
-Variable scopes are those of the reference: backbone and extra layers are in `FeatureExtractor`,
-heads are not.
+Variable scopes are those of the Object Detection API: backbone and extra layers are in
+`FeatureExtractor`, heads are not.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ MessageType = TypeVar("MessageType", bound=Message)
 def subtract_channel_means(images: tf.Tensor) -> tf.Tensor:
     """Subtracts the means of red, green and blue from pixels 0..255, for ResNets.
 
-    Images with another number of channels are not changed, like in the reference.
+    Images with another number of channels are not changed, like in the Object Detection API.
     """
     return images - tf.constant(RGB_MEANS) if images.shape[-1] == len(RGB_MEANS) else images
 
@@ -73,7 +73,7 @@ LayoutType = TypeVar("LayoutType", bound=NetworkLayout)
 
 @dataclass(frozen=True)
 class Recipe(Generic[LayoutType]):
-    """A network and the rules of its fields; the reference has the same rules."""
+    """A network and the rules of its fields; the API has the same rules."""
 
     # Variable scope of the network; checkpoints depend on it. Empty if its parts have scopes in
     # themselves.

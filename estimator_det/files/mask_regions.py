@@ -11,7 +11,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-INSIDE_ABOVE = 0.5  # a pixel belongs to the object if the mask is above this; the reference's value
+INSIDE_ABOVE = 0.5  # a pixel belongs to the object if the mask is above this, as in the API
 
 
 class MaskRegion(NamedTuple):
@@ -81,7 +81,7 @@ def _between(first: Array, second: Array, share: Array) -> Array:
 def resize_mask(mask: Array, size: Tuple[int, int]) -> MaskRegion:
     """Resizes a mask of a whole image to the nearest pixel; corner pixels are aligned.
 
-    The reference resizes groundtruth masks to the original image in this way.
+    The API resizes groundtruth masks to the original image in this way.
     """
     inside = np.asarray(mask) > INSIDE_ABOVE
     for axis, (old, new) in enumerate(zip(inside.shape, size)):

@@ -3,9 +3,9 @@
 Letters: B images, h x w before and H x W after, C channels, n masks. Sampling is that of TensorFlow
 1: no half-pixel centres, no antialiasing; masks use the nearest pixel.
 
-Sizes may be static or known at run time only. Both are rounded like in the reference: keeping the
-aspect ratio rounds half to even (in double precision if the size is static), conditional
-resizing truncates in single precision.
+Sizes may be static or known at run time only. Both are rounded like in the Object Detection API:
+keeping the aspect ratio rounds half to even (in double precision if the size is static),
+conditional resizing truncates in single precision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ IMAGE_RESIZERS: Registry[Callable[..., Resizer]] = Registry(
     "image resizer", chosen_by="ImageResizer.image_resizer_oneof"
 )
 
-GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the reference's values
+GRAY_WEIGHTS = (0.2989, 0.5870, 0.1140)  # red, green, blue; the API's values
 
 _METHODS = {
     image_resizer_pb2.BILINEAR: "bilinear",
@@ -73,7 +73,7 @@ class Resizer:
     # Height and width of every result, None if they depend on the image.
     spatial_shape: Tuple[Optional[int], Optional[int]] = (None, None)
     method: str = "bilinear"  # "bilinear", "nearest", "bicubic" or "area"
-    # True if the corner pixels' centres keep their positions, which the reference does in
+    # True if the corner pixels' centres keep their positions, which the API does in
     # conditional resizing.
     align_corners: bool = False
     pad_values: Tuple[float, ...] = ()  # padding per channel; empty for zeros
@@ -86,7 +86,7 @@ class Resizer:
 
         Returns float32 [B, H, W, C], C = 1 for grayscale, and int32 [B, 3], height, width and
         channels of the real image. The pixel map, an affine function of each channel, is applied
-        first, like in the reference: in float32 it does not quite commute with interpolation, and
+        first, like in the API: in float32 it does not quite commute with interpolation, and
         batch norm of smooth, enlarged images amplifies the difference.
         """
         images = tf.convert_to_tensor(images)

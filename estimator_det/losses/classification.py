@@ -105,7 +105,8 @@ def sigmoid_focal(
     """
     entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
     if gamma:
-        # Operations in the reference's order, so that sums and gradients round in the same way.
+        # Operations in the Object Detection API's order, so that sums and gradients round in the
+        # same way.
         probabilities = tf.sigmoid(logits)
         target_probability = targets * probabilities + (1.0 - targets) * (1.0 - probabilities)
         entropy *= _power(1.0 - target_probability, gamma)
@@ -146,7 +147,7 @@ def bootstrapped_sigmoid(
     return sigmoid_cross_entropy(logits, alpha * targets + (1.0 - alpha) * belief, weights)
 
 
-LEAST_PROBABILITY = 1e-4  # limit of the focal loss of heat maps in the reference
+LEAST_PROBABILITY = 1e-4  # limit of the focal loss of heat maps in the API
 _MOST_LOGIT = math.log((1.0 - LEAST_PROBABILITY) / LEAST_PROBABILITY)
 
 

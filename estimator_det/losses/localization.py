@@ -66,7 +66,8 @@ def smooth_l1(
     """
     distance = tf.abs(predictions - targets)
     quadratic = tf.minimum(distance, delta)
-    # The sum of both branches, like in the reference: gradients then round in the same way.
+    # The sum of both branches, like in the Object Detection API: gradients then round in the same
+    # way.
     entries = 0.5 * (quadratic * quadratic) + delta * (distance - quadratic)
     return weights * tf.reduce_sum(entries, axis=-1)
 

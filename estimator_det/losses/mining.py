@@ -142,8 +142,8 @@ def _limit_negatives(
     negative = kept & tf.equal(matches, UNMATCHED)
     num_positives = tf.reduce_sum(tf.cast(positive, tf.float32), axis=1)
     allowed = tf.maximum(minimum, tf.cast(per_positive * num_positives, tf.int32))
-    # Ignored anchors are not counted, but are kept only as long as negatives are; the reference's
-    # rule.
+    # Ignored anchors are not counted, but are kept only as long as negatives are; the Object
+    # Detection API's rule.
     within_limit = tf.cumsum(tf.cast(negative, tf.int32), axis=1) <= allowed[:, None]
     return positive | (kept & within_limit)
 
@@ -258,8 +258,7 @@ def make_hard_example_miner(
 ) -> HardExampleMiner:
     """Builds a miner from a `HardExampleMiner` proto and the weights of the two losses.
 
-    `num_hard_examples` and `max_negatives_per_positive` of 0 or less set no limit, like in the
-    reference.
+    `num_hard_examples` and `max_negatives_per_positive` of 0 or less set no limit, as in the API.
     """
     loss_types = {"BOTH": "both", "CLASSIFICATION": "cls", "LOCALIZATION": "loc"}
     return HardExampleMiner(

@@ -1,8 +1,8 @@
 """Attention of boxes to features of other images of the same camera (Context R-CNN).
 
 Source: Beery et al., 2020 (https://arxiv.org/abs/1912.03538). Numbers and variables are those of
-the reference, which extends the paper by several heads and layers and by attention among the boxes
-of one image.
+the Object Detection API, which extends the paper by several heads and layers and by attention among
+the boxes of one image.
 
 Letters: B images, N boxes of an image (padded), M rows of attention memory (padded), C channels of
 a box's features, D channels of the bottleneck, S context features of length F.
@@ -128,7 +128,7 @@ class ContextAttention:
     ) -> tf.Tensor:
         """Projects [B, M, any] to [B, M, depth], with `keep` [B, M] to length 1 or 0.
 
-        Padding is part of the batch's statistics, like in the reference.
+        Padding is part of the batch's statistics, like in the API.
         """
         flat = slim.fully_connected(
             tf.reshape(rows, [-1, rows.shape[2]]),

@@ -26,7 +26,7 @@ from estimator_det.nets.normalization import (
     sync_batch_norm,
 )
 
-# The reference's settings for detectors on these backbones.
+# The Object Detection API's settings for detectors on these backbones.
 WEIGHT_DECAY = 0.00004
 WEIGHT_STDDEV = 0.09
 BATCH_NORM_DECAY = 0.9997
@@ -171,7 +171,7 @@ EDGETPU_LAYERS: Layers = (
 
 @contextlib.contextmanager
 def arg_scope() -> Iterator[None]:
-    """Argument scope of the reference's detectors on these backbones.
+    """Argument scope of the API's detectors on these backbones.
 
     The scopes around it decide if batch norm learns, and where its averages are updated. A
     configuration's hyperparameters, opened inside this scope, replace its settings, except
@@ -252,7 +252,7 @@ def inverted_residual_net(
         depth: channels of a layer from the table's, see `depth_function`.
         explicit_padding: pad before convolutions by kernel size instead of "SAME".
         pad_whole_blocks: with `explicit_padding`, pad a block's input in addition to "SAME" inside
-            it, so that maps grow by the kernel size minus 1 at every block: the reference pads the
+            it, so that maps grow by the kernel size minus 1 at every block: the API pads the
             v3 networks in this way, and checkpoints trained with it expect it.
         tf2_line: the open argument scope also decides on activations, and on offset and factor of
             batch norms.

@@ -173,7 +173,7 @@ def ranges_with_suffix(suffix: str) -> ContextManager[None]:
 
 def repeat_scope_in_range_names() -> ContextManager[None]:
     """Context manager: ranges' names repeat the innermost variable scope."""
-    # The reference opens this scope twice, which shows in the names of ranges only.
+    # The Object Detection API opens this scope twice, which shows in the names of ranges only.
     return ranges_with_suffix("/" + tf1.get_variable_scope().name.rpartition("/")[2])
 
 

@@ -2,8 +2,9 @@
 
 Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference", 2018. Semantics, and names of operations and variables, are those of the rewriter that
-the reference calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints can be restored. The
-rewriter changes a complete graph; here the layers of `nets.layers` call the open `Quantizer`.
+the Object Detection API calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints can be
+restored. The rewriter changes a complete graph; here the layers of `nets.layers` call the open
+`Quantizer`.
 
 A scope S has the operation `S/FakeQuantWithMinMaxVars` and the variables `S/min` and `S/max`.
 Training also has, for activations, the moving averages `S/S/min/biased` and their number of
@@ -127,8 +128,8 @@ class QuantizedTensor(NamedTuple):
 class Quantizer:
     """Simulated quantization of one network, while it is built.
 
-    Names of ranges follow the variable scope that was open when this object was created. The
-    reference uses name scopes, which differ from variable scopes in some networks; there,
+    Names of ranges follow the variable scope that was open when this object was created. The API
+    uses name scopes, which differ from variable scopes in some networks; there,
     `renamed` corrects them.
 
     Args:
@@ -151,7 +152,7 @@ class Quantizer:
         self._is_active: Optional[tf.Tensor] = None
 
     def scope(self) -> str:
-        """Scope of ranges in the open variable scope, as the reference names it."""
+        """Scope of ranges in the open variable scope, as the API names it."""
         name = str(tf1.get_variable_scope().name)
         for prefix, replacement in reversed(self._renamed):
             if f"{name}/".startswith(f"{prefix}/"):

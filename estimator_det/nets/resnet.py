@@ -69,9 +69,9 @@ def v1_arg_scope(
     """Argument scope of the published network's training; weight decay 0 adds no loss term.
 
     The scopes around it decide if batch norm learns and where its moving averages are updated. Like
-    in the reference, every layer has decay, epsilon and scale as explicit arguments, so that a
-    configuration's hyperparameters cannot replace them; they do replace weights, activation and the
-    kind of normalizer. In the TF2 line they replace all, and the penalty is twice as large.
+    in the Object Detection API, every layer has decay, epsilon and scale as explicit arguments, so
+    that a configuration's hyperparameters cannot replace them; they do replace weights, activation
+    and the kind of normalizer. In the TF2 line they replace all, and the penalty is twice as large.
     """
     norm_settings: Optional[Dict[str, Any]] = {
         "decay": BATCH_NORM_DECAY,

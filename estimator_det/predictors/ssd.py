@@ -146,8 +146,9 @@ def make_convolutional_box_head(
 class WeightSharedBoxHead:
     """One head for all feature maps; only batch norm is separate for each (RetinaNet, 2017).
 
-    Tower layers end with ReLU6, like in the reference, unless `conv_hyperparams` sets `activation`.
-    If maps differ in depth, each is projected by a 1x1 convolution to the most frequent depth.
+    Tower layers end with ReLU6, like in the Object Detection API, unless `conv_hyperparams` sets
+    `activation`. If maps differ in depth, each is projected by a 1x1 convolution to the most
+    frequent depth.
     """
 
     head: base.HeadOptions  # settings of the last layers
@@ -285,7 +286,7 @@ def make_weight_shared_box_head(
     has_activation = hyperparams.HasField("activation") or tf2_line
     last_layers_scope = no_scope
     if tf2_line:
-        # The reference's towers do not know this kind.
+        # The API's towers do not know this kind.
         kind = None if kind == "sync_batch_norm" else kind
         last_layers_scope = keras_defaults
     if config.apply_conv_hyperparams_to_heads and tf2_line:

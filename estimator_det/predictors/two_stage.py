@@ -25,7 +25,7 @@ from estimator_det.protos import box_predictor_pb2
 
 PROPOSAL_SCOPE, REGION_SCOPE = "FirstStageBoxPredictor", "SecondStageBoxPredictor"
 MASK_RCNN = "model.faster_rcnn.second_stage_box_predictor.mask_rcnn_box_predictor"
-CONVOLUTION = "Conv"  # outside the head's scope, as in the reference
+CONVOLUTION = "Conv"  # outside the head's scope, as in the Object Detection API
 OBJECTNESS_COLUMNS = 2  # background, object
 BOX_CODE_SIZE = 4  # numbers that encode a box
 
@@ -56,7 +56,7 @@ class ProposalHead:
                         self.depth,
                         self.kernel_size,
                         rate=self.atrous_rate,
-                        # Like in the reference, regardless of the hyperparameters.
+                        # Like in the API, regardless of the hyperparameters.
                         activation_fn=tf.nn.relu6,
                         scope=CONVOLUTION,
                     )
@@ -191,7 +191,7 @@ class RfcnHead:
         )
 
 
-# Weights of log2(features) and log2(classes) in the default depth; the reference's values.
+# Weights of log2(features) and log2(classes) in the default depth; the API's values.
 FEATURE_WEIGHT, CLASS_WEIGHT = 2.0, 3.0
 
 
@@ -252,7 +252,7 @@ class MaskHead:
 
 
 def default_depth(num_features: int, num_classes: int) -> int:
-    """Power of two near a weighted geometric mean of features and classes, the reference's rule."""
+    """Power of two near a weighted geometric mean of features and classes, the API's rule."""
     weighted = FEATURE_WEIGHT * math.log2(num_features) + CLASS_WEIGHT * math.log2(num_classes)
     return int(2 ** round(weighted / (FEATURE_WEIGHT + CLASS_WEIGHT)))
 

@@ -63,7 +63,7 @@ _NUMBERS: Dict[str, Tuple[Optional[int], str]] = {  # name -> default, help
     "num_shards": (8, "TPU cores; each gets an equal part of the batch."),
     "iterations_per_loop": (100, "Steps per loop on the TPU."),
 }
-# Names in model_main_tf2.py of the reference.
+# Names in model_main_tf2.py of the Object Detection API.
 _OTHER_NAMES = {
     "eval_on_train_data": "eval_training_data",
     "eval_timeout": "eval_timeout_secs",

@@ -136,7 +136,7 @@ def _train_options(flag: Dict[str, Any]) -> TrainOptions:
 
 def _evaluate(config: pipeline_pb2.TrainEvalPipelineConfig, flag: Dict[str, Any]) -> None:
     on_training_data = flag["eval_training_data"]
-    # The reference has a flag of each name, with different defaults.
+    # The API has a flag of each name, with different defaults.
     sampling = "eval_on_train_examples" if on_training_data else "eval_examples"
     evaluate.run_evaluation(
         config,

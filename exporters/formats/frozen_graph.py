@@ -32,7 +32,7 @@ _WITHOUT_CONTENT = {"dtype", "tensor_shape", "version_number"}
 
 @FORMATS.register("frozen_graph")
 class FrozenGraph(ExportFormat):
-    """The format of the reference's exporter, `frozen_inference_graph.pb`."""
+    """The format of the Object Detection API's exporter, `frozen_inference_graph.pb`."""
 
     name = "frozen_graph"
     file = FROZEN_GRAPH_FILE
@@ -49,7 +49,7 @@ class FrozenGraph(ExportFormat):
         return True
 
     def load(self, path: str) -> GraphDetector:
-        """The detector in a frozen graph, of this trainer or of the reference."""
+        """The detector in a frozen graph, of this trainer or of the API."""
         graph_def = parse_frozen_graph(path)
         refuse_without_weights(graph_def, constants(graph_def, path), path)
         return GraphDetector(path, graph_def)

@@ -340,8 +340,8 @@ def build_tflite_graph(network: RestoredNetwork) -> TfliteGraph:
 def input_range(normalization: Normalization) -> Tuple[float, float]:
     """Mean and deviation of a uint8 input q, the normalized pixel being (q - mean) / deviation.
 
-    Training gives no range to the input. As in the reference, (q - 128) / 128 for pixels q of 0 to
-    255 means -1 to 1.
+    Training gives no range to the input. As in the Object Detection API, (q - 128) / 128 for pixels
+    q of 0 to 255 means -1 to 1.
     """
     mean, std = (np.asarray(each) for each in normalization)
     least, most = float((-mean / std).min()), float(((255 - mean) / std).max())
@@ -361,7 +361,7 @@ def completed(options: TfliteOptions, ssd: ssd_pb2.Ssd) -> TfliteOptions:
 
 
 def postprocessing_options(ssd: ssd_pb2.Ssd, options: TfliteOptions) -> Dict[str, Any]:
-    """The options of POSTPROCESS for an `Ssd` message, by the names of the reference's.
+    """The options of POSTPROCESS for an `Ssd` message, by the names of the API's.
 
     Those with an underscore are read by converters, not by the operation.
     """
@@ -442,7 +442,7 @@ def convert(
             f"the TFLite converter of TensorFlow {tf.__version__} left out {POSTPROCESS}; export "
             "with TensorFlow 2.15"
         )
-    # The converter leaves out some of its options, which the reference writes in order of names.
+    # The converter leaves out some of its options, which the API writes in order of names.
     options = flexbuffers.Dumps(dict(sorted(graph.options.items())))
     operator.customOptions = np.frombuffer(options, np.uint8)
     return pack(model)

@@ -33,7 +33,7 @@ from inputs.augment.pad import extend
 from inputs.sample import Sample
 
 FLIP_PERMUTATION = "keypoint_flip_permutation"  # keypoints need it: left and right change places
-UNSET_MAX_TARGET_PIXELS = 800_000  # the reference's default in random_downscale_to_target_pixels
+UNSET_MAX_TARGET_PIXELS = 800_000  # the API's default in random_downscale_to_target_pixels
 
 
 def flip(sample: Sample, axis: int) -> Sample:
@@ -222,7 +222,7 @@ def random_image_scale(
 
 
 def _target_pixels(config: preprocessor_pb2.RandomDownscaleToTargetPixels) -> Tuple[int, int]:
-    """Bounds of the number of pixels; the reference's upper bound is not the schema's default."""
+    """Bounds of the number of pixels; the API's upper bound is not the schema's default."""
     if not config.HasField("max_target_pixels"):
         return config.min_target_pixels, UNSET_MAX_TARGET_PIXELS
     return config.min_target_pixels, config.max_target_pixels

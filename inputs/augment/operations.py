@@ -2,7 +2,7 @@
 
 Sources: Cubuk et al., AutoAugment (2019); Zoph et al., Learning Data Augmentation Strategies for
 Object Detection (2019); enhancements as in the Python Imaging Library. Arithmetic is in
-float32, truncated to whole levels, like in the reference.
+float32, truncated to whole levels, like in the Object Detection API.
 
 Images are uint8 [h, w, C]; colour operations change only the first three channels. Nothing here is
 random: random numbers are arguments, either numbers or scalar tensors.
@@ -303,7 +303,7 @@ def _matrix(rows: Any) -> tf.Tensor:
 def warp(sample: Sample, warp_options: Warp) -> Sample:
     """Moves image, masks (nearest pixel), boxes and keypoints together.
 
-    No box is dropped. Boxes move by the reference's rule: their corners are truncated to whole
+    No box is dropped. Boxes move by the API's rule: their corners are truncated to whole
     pixels before and after, the enclosing box is clipped to the image, and a box without extent
     becomes 5 % of the image at its edge, a pixel elsewhere. Keypoints that leave the image become
     NaN and invisible. `area` is multiplied by the share of the box that stays.
@@ -368,7 +368,7 @@ def _move_boxes(
     is_flat = far <= near
     far = tf.where(is_flat, tf.maximum(far, LEAST_SIDE), far)
     near = tf.where(is_flat, tf.minimum(near, 1.0 - LEAST_SIDE), near)
-    is_flat = far <= near  # in the reference these have no extent; here they keep a pixel
+    is_flat = far <= near  # in the API these have no extent; here they keep a pixel
     near = tf.where(is_flat, tf.minimum(near, 1.0 - 1.0 / size), near)
     far = tf.where(is_flat, near + 1.0 / size, far)
     return tf.concat([near, far], axis=1), share

@@ -1,8 +1,8 @@
 """The learned policies of `autoaugment_image`.
 
 Source: Zoph et al., Learning Data Augmentation Strategies for Object Detection (2019); the tables
-equal the reference's. A policy is a list of sub-policies, and each image draws one of them; a
-sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
+equal the Object Detection API's. A policy is a list of sub-policies, and each image draws one of
+them; a sub-policy is a list of (operation, probability, level 0 to 10) that are applied in order.
 """
 
 from __future__ import annotations

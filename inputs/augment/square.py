@@ -1,7 +1,7 @@
 """Square crops of images at a random scale.
 
 Sources: Zhou et al., Objects as Points (2019), for the crop by scale; Tan et al., EfficientDet
-(2020), for the scaled crop to a fixed size. The windows are the reference's.
+(2020), for the scaled crop to a fixed size. The windows are the Object Detection API's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def to_square(sample: Sample, frame: Frame) -> Sample:
 def frame_by_scale(size: tf.Tensor, scale: tf.Tensor, center: tf.Tensor) -> Frame:
     """Square around a pixel, `scale` times as long as the longer side of the image.
 
-    Like in the reference, the last row and column of the image are never copied, and an odd side
+    Like in the API, the last row and column of the image are never copied, and an odd side
     has a black last line.
     """
     side = tf.cast(scale * tf.cast(tf.reduce_max(size), tf.float32), tf.int32)

@@ -142,7 +142,7 @@ def _ssd_crop_pad_parts(
     The standard ones are `SSD_OPERATIONS` without the first one, which requires no overlap.
     """
     if not config.operations:
-        # The reference's standard operations of this step begin at 0.1.
+        # The Object Detection API's standard operations of this step begin at 0.1.
         return list(SSD_OPERATIONS[1:]), [Padding()] * len(SSD_OPERATIONS[1:])
     paddings = [
         _padding(op, (op.pad_color_r, op.pad_color_g, op.pad_color_b)) for op in config.operations

@@ -32,7 +32,7 @@ class FaultKind(NamedTuple):
 
     description: str
     remedy: str = ""
-    reference: str = ""  # the action that equals what the reference does; "" if no record has it
+    reference: str = ""  # the action of the Object Detection API; "" if no record has it
     correction: str = ""  # the effect of CLIP; "" if CLIP skips the record
     unit: str = "record"  # the thing that a count counts
     caused_by_config: bool = False  # by the configuration alone, so SKIP corrects it, too

@@ -5,8 +5,8 @@ the box's area; keypoints that are NaN; an empty mask.
 
 Faults of boxes are counted, and corrected or rejected by the reader's `bad_records`; see
 `inputs.bad_records.kinds` for the kinds and `inputs.decoding.box_rules` for the rules. By default,
-like in the reference, boxes with a NaN coordinate and boxes whose class text is not in the label
-map are dropped: this allows training on some of the classes of a data set.
+like in the Object Detection API, boxes with a NaN coordinate and boxes whose class text is not in
+the label map are dropped: this allows training on some of the classes of a data set.
 `inputs.checks.first_records` warns of it before the first batch, and rejects a label map that
 matches no class text at all.
 """

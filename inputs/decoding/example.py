@@ -1,8 +1,8 @@
 """Keys of records, their parsing into dense tensors, and the rules for lengths of lists.
 
-`tf.train.Example` and `tf.train.SequenceExample` records of the reference have the same keys.
-A frame of a sequence is returned under the keys of an Example. The length rules are defined once:
-the decoder applies them to tensors, the examiner of `check-data` to Python integers.
+`tf.train.Example` and `tf.train.SequenceExample` records of the Object Detection API have the same
+keys. A frame of a sequence is returned under the keys of an Example. The length rules are defined
+once: the decoder applies them to tensors, the examiner of `check-data` to Python integers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Learning-rate schedules from their configuration.
 
 A schedule takes its message and the global step, an int64 scalar, and returns a float32 scalar.
-All arithmetic is in float32, as in the reference.
+All arithmetic is in float32, as in the Object Detection API.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def _exponential_decay(
 
     The decay counts from the end of the burn-in.
     """
-    # Exact up to step 2^24, and the type of every rate in the reference.
+    # Exact up to step 2^24, and the type of every rate in the API.
     step = tf.cast(global_step, tf.float32)
     periods = (step - config.burnin_steps) / config.decay_steps
     if config.staircase:
         periods = tf.floor(periods)
     initial_rate = config.initial_learning_rate
     decayed = initial_rate * tf.pow(config.decay_factor, periods)
-    # 0 is not a rate here: the reference treats the field's default like an absent one.
+    # 0 is not a rate here: the API treats the field's default like an absent one.
     during_burnin = config.burnin_learning_rate or initial_rate
     rate = tf.where(step < config.burnin_steps, during_burnin, decayed)
     return tf.maximum(rate, config.min_learning_rate)
@@ -100,7 +100,7 @@ def _cosine_decay(
 def make_learning_rate(config: optimizer_pb2.LearningRate, global_step: tf.Tensor) -> tf.Tensor:
     """The learning rate, float32 scalar named "learning_rate", that a `LearningRate` proto asks."""
     rate = LEARNING_RATES.make_chosen(config, global_step)
-    # The reference's name of the tensor, by which hooks of users find it.
+    # The API's name of the tensor, by which hooks of users find it.
     return tf.identity(rate, name="learning_rate")
 
 

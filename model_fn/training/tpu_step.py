@@ -86,8 +86,8 @@ def make_core_step(
         loss = tf.identity(forward_pass.losses[TOTAL_LOSS])
     gradients, variables = zip(*train_op.compute_gradients(loss, sharing, train_config))
     if is_on_core:
-        # Summed before they are clipped: the reference clips each core's share, which is as many
-        # times smaller as there are cores.
+        # Sum first, then clip. The Object Detection API clips each core's share, which is smaller
+        # by the number of cores.
         gradients = tuple(map(tf1.tpu.cross_replica_sum, gradients))
     clipped, norm = train_op.clip_gradients(gradients, train_config)
     # A gradient may be known before the loss that is reported has read its variables.

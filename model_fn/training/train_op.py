@@ -41,7 +41,8 @@ def name_of(variable: tf.Variable) -> str:
 
 
 def _matches(pattern: str, variable: tf.Variable) -> bool:
-    # With and without ":0": the reference searches the full name, people write the short one.
+    # With and without ":0": the Object Detection API searches the full name, people write the short
+    # one.
     return any(re.search(pattern, name) for name in (name_of(variable), variable.name))
 
 
@@ -112,7 +113,7 @@ def clip_gradients(
     """Gradients of a whole batch, clipped, and their global norm before.
 
     All are scaled by one factor so that their global norm stays within `gradient_clipping_by_norm`;
-    0 clips nothing. The reference's Estimator does so, too; its older trainer clipped each gradient
+    0 clips nothing. The API's Estimator does so, too; its older trainer clipped each gradient
     by itself.
     """
     norm, max_norm = tf.linalg.global_norm(gradients), train_config.gradient_clipping_by_norm

@@ -53,8 +53,8 @@ def make_nms_options(config: post_processing_pb2.BatchNonMaxSuppression) -> NmsO
     """Builds options from a `BatchNonMaxSuppression` proto.
 
     `use_combined_nms`, `use_partitioned_nms` and `use_cpu_nms` choose between kernels with equal
-    results in the reference and have no effect here; neither has `use_static_shapes`, since all
-    results have static shapes. `static_kernel` uses only ops that TPU and XLA can run.
+    results in the Object Detection API and have no effect here; neither has `use_static_shapes`,
+    since all results have static shapes. `static_kernel` uses only ops that TPU and XLA can run.
     `use_hard_nms` overrides `soft_nms_sigma`.
     """
     return NmsOptions(
@@ -119,7 +119,7 @@ def multiclass_nms(
     masks: Optional[tf.Tensor] = None,
     fields: Optional[Dict[str, tf.Tensor]] = None,
 ) -> NmsResult:
-    """Suppresses overlapping detections of a batch; the result equals the reference's.
+    """Suppresses overlapping detections of a batch; the result equals the API's.
 
     Suppression uses the boxes before they are cut to the window. The survivors are then cut, those
     without area are dropped, and the best `max_total` remain.

@@ -264,7 +264,7 @@ def refine(
     low, high = (middles - halves)[:, :, tf.newaxis], (middles + halves)[:, :, tf.newaxis]
     is_outside = tf.reduce_any((points < low) | (points > high), axis=3)
     reach = options.search_scale * tf.reduce_max(2.0 * halves, axis=2)[..., tf.newaxis]
-    # The reference looks for any candidate within reach, whichever one the ranks choose.
+    # The Object Detection API looks for any candidate within reach, whichever one the ranks choose.
     is_far = tf.reduce_min(distances, axis=2) > reach
     stays = is_outside | (score < options.least_score) | is_far
     return (

@@ -85,8 +85,8 @@ class ObjectTask:
         """
         scores = tf.sigmoid(maps[CENTER][-1])
         height, width = height_and_width(scores)
-        # The reference compares pixels of the map with sizes of the image, so that it rarely finds
-        # any padding.
+        # The Object Detection API compares pixels of the map with sizes of the image, so that it
+        # rarely finds any padding.
         rows = tf.range(height) < true_shapes[:, :1]
         columns = tf.range(width) < true_shapes[:, 1:2]
         is_real = (rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :])[..., tf.newaxis]

@@ -1,8 +1,8 @@
 """Two-stage detectors: Faster R-CNN (Ren et al., 2015), R-FCN (Dai et al., 2016) and Mask R-CNN
 (He et al., 2017).
 
-Variable scopes are those of the reference: each stage's part of the backbone has one, the
-convolution before the first stage's head has none.
+Variable scopes are those of the Object Detection API: each stage's part of the backbone has one,
+the convolution before the first stage's head has none.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class FasterRcnnDetector:
     ) -> BatchDetections:
         """Runs the second stage again on detections, for their masks and features.
 
-        Crops are at the detections' positions in the padded image. The reference crops as if the
+        Crops are at the detections' positions in the padded image. The API crops as if the
         real image filled it, which differs only if images are padded.
         """
         assert self.second is not None

@@ -149,8 +149,8 @@ def _rows_inside(anchors: tf.Tensor, window: tf.Tensor) -> Any:
 class Sampling(NamedTuple):
     """Number of rows of an image that count in the loss, and the largest share of objects.
 
-    `use_static_balanced_label_sampler` chooses between samplers of one distribution in the
-    reference, and has no effect here.
+    `use_static_balanced_label_sampler` chooses between samplers of one distribution in the Object
+    Detection API, and has no effect here.
     """
 
     batch_size: int
@@ -235,7 +235,7 @@ def make_proposal_network(
         ),
         anchor_generator=make_anchor_generator(config.first_stage_anchor_generator),
         # `use_combined_nms_in_first_stage` and `use_partitioned_nms_in_first_stage` choose between
-        # kernels with equal results in the reference, and have no effect here.
+        # kernels with equal results in the API, and have no effect here.
         nms=NmsOptions(
             score_threshold=config.first_stage_nms_score_threshold,
             iou_threshold=config.first_stage_nms_iou_threshold,

@@ -162,8 +162,8 @@ EXTRACTORS.register("mobilenet_v2")(
         object_paths=_paths("_network/layer_with_weights-0", "_network"),
     )
 )
-# The reference builds plain convolutions for the second type, but checkpoints of published models
-# that name it have separable ones.
+# The Object Detection API builds plain convolutions for the second type, but checkpoints of
+# published models that name it have separable ones.
 for _type, _is_separable in (("mobilenet_v2_fpn", False), ("mobilenet_v2_fpn_sep_conv", True)):
     EXTRACTORS.register(_type)(
         Recipe(

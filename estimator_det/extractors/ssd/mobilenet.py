@@ -196,7 +196,8 @@ for _type, _scope, _layers, _end_points in (
                 _inverted_residuals(_layers, pad_whole_blocks=True),
                 extended_pyramid(*map(FeatureMap, _end_points), *EXTRA_LAYERS),
             ),
-            # Maps of fused convolutions do not fit with this padding; the reference fails, too.
+            # Maps of fused convolutions do not fit with this padding; the Object Detection API
+            # fails, too.
             refuses=("use_explicit_padding",) if _type == "ssd_mobilenet_edgetpu" else (),
         ),
     )

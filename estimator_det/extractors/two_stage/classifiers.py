@@ -54,7 +54,7 @@ def _resnet(layers: int) -> Recipe[StageLayout]:
     block = resnet.V1_BLOCKS[layers][3]
     return Recipe(
         scope=f"resnet_v1_{layers}",
-        arg_scope=functools.partial(resnet.v1_arg_scope, 0.0),  # no penalty, as in the reference
+        arg_scope=functools.partial(resnet.v1_arg_scope, 0.0),  # no penalty, as in the API
         layout=StageLayout(
             # Block 4 is built, too, although nothing uses it: checkpoints have its variables.
             lambda images, options: resnet.resnet_v1(images, layers, output_stride=options.stride)[

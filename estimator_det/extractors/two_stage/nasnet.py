@@ -24,7 +24,7 @@ def stages(network: nasnet.NasNet, cells: Tuple[str, str]) -> StageLayout:
     last = cells[1]
 
     def first(images: tf.Tensor, options: StageOptions) -> tf.Tensor:
-        # Innermost: like in the reference, batch norm learns in training regardless of
+        # Innermost: like in the Object Detection API, batch norm learns in training regardless of
         # `batch_norm_trainable`, which affects the second stage only.
         with slim.arg_scope(list(BATCH_NORMS), is_training=options.is_training):
             end_points = nasnet.searched_network(

@@ -51,13 +51,13 @@ def add_config_arguments(parser: argparse.ArgumentParser, *, default: str = "") 
 
 
 def add_output_dir(parser: Any, text: str) -> None:
-    """`--output_dir`, by its name in the reference, too."""
+    """`--output_dir`, by its name in the Object Detection API, too."""
     parser.add_argument("--output_dir", required=True, help=text)
     accept_names(parser, {"--output_directory": "--output_dir"})
 
 
 def accept_names(parser: Any, names: Mapping[str, str]) -> None:
-    """Accepts options by their names in programs of the reference, which the help leaves out."""
+    """Accepts options by their names in programs of the API, which the help leaves out."""
     for name, option in names.items():
         parser._option_string_actions[name] = parser._option_string_actions[option]
 

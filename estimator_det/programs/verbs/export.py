@@ -41,13 +41,13 @@ def _boolean(text: str) -> bool:
 # Fields of a configuration that an export does not use. It checks the label map when it reads it.
 _UNUSED = ("train_config", "train_input_reader", "eval_config", "eval_input_reader")
 
-# Names in export_tflite_graph_tf2.py and exporter_main_v2.py of the reference.
+# Names in export_tflite_graph_tf2.py and exporter_main_v2.py of the Object Detection API.
 _OTHER_NAMES = {
     "--trained_checkpoint_dir": "--trained_checkpoint_prefix",
     "--ssd_use_regular_nms": "--use_regular_nms",
     "--ssd_add_postprocessing_op": "--add_postprocessing_op",
 }
-# Flags of the reference's exporter that describe the side inputs of context models.
+# Flags of the API's exporter that describe the side inputs of context models.
 SIDE_INPUTS = {
     "side_input_shapes": "shapes with slashes between, e.g. 1,2000,2057/1, -1 for any size",
     "side_input_types": "types with commas between, e.g. float,int",
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_choices(parser: Any, texts: Mapping[str, str], default: Optional[bool] = False) -> None:
-    """Options alone, or with a value, as flags of the reference's exporter have."""
+    """Options alone, or with a value, as flags of the API's exporter have."""
     for name, text in texts.items():
         spelling = f"--{name} true|false"
         add_options(parser, _boolean, {spelling: text}, nargs="?", const=True, default=default)

@@ -184,7 +184,7 @@ def _area(
     """
     if total == 0:
         return float("nan")
-    # Equal scores: the last one first, like the reference.
+    # Equal scores: the last one first, like the Object Detection API.
     right = weights[np.argsort(scores, kind="stable")[::-1]].astype(np.float64)
     hits, misses = np.cumsum(right), np.cumsum(right == 0)
     recall, precision = hits / total, hits / (hits + misses)

@@ -17,8 +17,9 @@ NAME = "coco_keypoint_metrics"
 DEFAULT_SIGMA = 0.05
 MAX_DETECTIONS = 20  # detections of an image
 _AREAS = ("all", "medium", "large")
-# The recall names are the reference's, which says detections where it has thresholds: AR@1 is the
-# mean over all thresholds, AR@10 that at 0.5 and AR@100 that at 0.75, of 20 detections each.
+# The recall names are the Object Detection API's, which says detections where it has thresholds:
+# AR@1 is the mean over all thresholds, AR@10 that at 0.5 and AR@100 that at 0.75, of 20 detections
+# each.
 SUMMARIES: Dict[str, Summary] = {
     "Precision/mAP": Summary("precision", ALL, 0),
     "Precision/mAP@.50IOU": Summary("precision", AT_50, 0),

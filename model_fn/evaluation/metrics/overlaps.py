@@ -76,8 +76,8 @@ def box_objects(image: EvaluatedBatch) -> ImageObjects:
 def mask_objects(image: EvaluatedBatch) -> ImageObjects:
     """Masks of an image of a batch for COCO's matching.
 
-    As in the reference, the area of groundtruth is the given area, or else the area of its box;
-    the area of a detection is the area of its mask.
+    As in the Object Detection API, the area of groundtruth is the given area, or else the area of
+    its box; the area of a detection is the area of its mask.
     """
     detected, true = image.masks
     return box_objects(image)._replace(
