@@ -9,7 +9,7 @@ import pathlib
 import shutil
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 from PIL import Image
@@ -20,6 +20,7 @@ from estimator_det.programs import console
 from exporters import Detector, export_saved_model
 from exporters.detect_files import DETECTIONS_FILE, Filter, detect_files
 from inputs.datasets import figures, shapes
+from inputs.label_map import LabelMap
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 
@@ -94,7 +95,7 @@ def run_demo(
         console.print_line(f"  {files.num_eval} evaluation images: {files.eval_pattern}")
         console.print_line(f"  label map: {files.label_map}")
     config = demo_config(files, num_train_steps, assignments, model)
-    console.check_config(config)
+    label_maps = console.check_config(config)
     steps, batch = config.train_config.num_steps, config.train_config.batch_size
     with _step(
         seconds,
@@ -102,7 +103,7 @@ def run_demo(
         f"{MODELS[model].description} from scratch, {steps} steps of {batch} images, then COCO "
         f"metrics on {files.num_eval} held-out images",
     ):
-        metrics = _train(config, model_dir, seed)
+        metrics = _train(config, model_dir, seed, label_maps)
     with _step(seconds, "export", "SavedModel and frozen graph of the last checkpoint"):
         export = export_saved_model(config, model_dir, exported, input_types=("all",))
         console.print_line(f"  SavedModel: {export.saved_model}")
@@ -156,14 +157,17 @@ def demo_config(
 
 
 def _train(
-    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, seed: int
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    model_dir: str,
+    seed: int,
+    label_maps: Mapping[str, LabelMap],
 ) -> Dict[str, float]:
     options = TrainOptions(
         seed=seed,
         evaluation=EvaluationOptions(export_final=False),
         progress_steps=max(config.train_config.num_steps // 20, 1),
     )
-    metrics = runner.run(config, model_dir, options)
+    metrics = runner.run(config, model_dir, options, label_maps=label_maps)
     console.print_line(
         f"  checkpoint and event files: {model_dir} (tensorboard --logdir {model_dir})"
     )

@@ -193,7 +193,8 @@ def run_evaluation(
     `calibrate` is a kind of `model_fn.evaluation.calibration`; `model_fn.runs.evaluator` documents
     the other arguments.
     """
-    console.check_config(config, ignore=console.unused_in_evaluation(on_training_data))
+    unused = console.unused_in_evaluation(on_training_data)
+    label_maps = console.check_config(config, ignore=unused)
     from estimator_det.compat import tf
     from model_fn.evaluation.report import LINE, TABLE
     from model_fn.runs import evaluator
@@ -206,6 +207,7 @@ def run_evaluation(
     options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
     shown = LINE if continuous else TABLE
     run = evaluator.make_run(config, folder, options, on_training_data, shown)
+    run.context.label_maps.update(label_maps)
     evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
     if continuous:
         evaluate = functools.partial(
