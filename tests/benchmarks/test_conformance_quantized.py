@@ -12,9 +12,6 @@ import pytest
 from benchmarks.conformance import goldens, quantized, quantized_training
 from benchmarks.conformance.compare import Check
 from benchmarks.conformance.goldens import Case
-from estimator_det.compat import tf
-from estimator_det.detectors import ssd
-from estimator_det.nets.quantization import INITIAL_LIMIT, Quantization, Quantizer
 from tests.conftest import MODELS
 
 NAMES = (
@@ -99,60 +96,3 @@ def test_half_of_the_numbers_must_lie_where_repeats_do():
     noise = np.random.default_rng(0).uniform(-0.1, 0.1, (3, 50))
     assert _compared((1 + noise).tolist(), [1.0] * 50).startswith("ok")
     assert "median number" in _compared((1 + noise).tolist(), [0.87] * 50)
-
-
-def test_numbers_of_one_run_may_share_a_factor_that_runs_differ_in():
-    """As gradients do below a layer that rounding changes much."""
-    numbers = np.linspace(1, 9, 50)
-    runs = (np.linspace(0.8, 1.25, 25)[:, np.newaxis] * numbers).tolist()
-    assert _compared(runs, (1.25 * numbers).tolist()).startswith("ok")
-    assert "median number" in _compared(runs, (1.6 * numbers).tolist())
-
-
-def test_what_many_runs_agree_on_is_exact_among_noisy_numbers():
-    noisy = 1 + np.random.default_rng(0).uniform(-0.3, 0.3, (25, 30))
-    runs = np.concatenate([noisy, np.ones([25, 1])], axis=1).tolist()
-    assert _compared(runs, [1.0] * 31).startswith("ok")
-    assert _compared(runs, [1.0] * 30 + [1.02]) == "rel 2.0e-02 at number of 30"
-
-
-def test_training_that_is_compared_rounds_before_the_recorded_activations():
-    record = quantized.Record({"eval": {"fake_quant_differs": {"moved": []}}}, {})
-    with quantized_training.rounding_as_the_reference(record), tf.Graph().as_default():
-        quantizer = ssd.Quantizer(Quantization(delay=0), is_training=True)
-        normalized = tf.constant([-7.0, -1.0, 2.0, 9.0])
-        outputs = {
-            scope: quantizer.activation(scope, tf.nn.relu6(normalized), least=0.0)
-            for scope in ("moved", "other")
-        }
-    moved, other = quantizer.tensors
-    assert moved.values is normalized and other.values.op.type == "Relu6"
-    assert outputs["moved"].op.type == "Relu6" and outputs["other"].op.type != "Relu6"
-    assert ssd.Quantizer is Quantizer
-
-
-def test_ranges_before_an_activation_start_on_both_sides_of_zero():
-    recorded = {
-        "fixed": {"ranges": [[0.0, 6.0], [0.0, 6.0]]},
-        "fake_quant_differs": {"a/act_quant": []},
-    }
-    record = quantized.Record(
-        {"quant_scopes": ["a/act_quant", "b/act_quant"], "eval": recorded}, {}
-    )
-    start = quantized_training.fixed_start(record)
-    assert start["a/act_quant/min"] == -INITIAL_LIMIT and start["b/act_quant/min"] == 0.0
-
-
-def test_kernels_that_the_reference_folds_with_updated_averages():
-    once = [[-1.0, 2.0], [-1.0, 2.0], [0.0, 6.0]]
-    record = quantized.Record(
-        {
-            "quant_scopes": ["a/weights_quant", "b/weights_quant", "b/act_quant"],
-            "train": {"active": {"ranges_after": once}},
-        },
-        {},
-    )
-    found = quantized_training.kernels_with_updated_averages(
-        record, [[-1.0, 2.000001], [-1.01, 2.02], [0.0, 5.0]]
-    )
-    assert found == ["b/weights_quant"]
