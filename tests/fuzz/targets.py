@@ -45,7 +45,7 @@ def make_inputs(checkpoint: str) -> Inputs:
 
 
 def save_checkpoint(prefix: str) -> None:
-    """Some variables; runs a session, so no process may be forked from this one later."""
+    """Some variables."""
     with tf.Graph().as_default(), tf1.Session() as session:
         for index, shape in enumerate(([3, 3, 8, 4], [4], [])):
             tf1.get_variable(f"layer/variable_{index}", shape)
