@@ -5,13 +5,7 @@ from __future__ import annotations
 import fnmatch
 import pathlib
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-from typing import Dict, List, NamedTuple
-
-import pytest
+from typing import List, NamedTuple
 
 from tests.conftest import PROJECT, ROOT
 
@@ -42,14 +36,6 @@ STEPS = _steps()
 
 def _values(stage: str, keyword: str) -> List[str]:
     return [step.value for step in STEPS if (step.stage, step.keyword) == (stage, keyword)]
-
-
-def _arguments() -> Dict[str, str]:
-    return dict(step.value.split("=", 1) for step in STEPS if step.keyword == "ARG")
-
-
-def _filled(value: str) -> str:
-    return re.sub(r"\$\{(\w+)\}", lambda match: _arguments()[match[1]], value)
 
 
 def test_everything_that_is_installed_is_copied_and_not_ignored():
@@ -96,36 +82,3 @@ def test_the_image_runs_verbs_and_not_as_root():
     assert PROJECT["scripts"] == {"estimator-det": "estimator_det.cli:main"}
     (user,) = _values("train", "USER")
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="the image has Python 3.11")
-def test_training_image_in_a_clean_environment(tmp_path):
-    """COPY into an empty folder, RUN in a new environment, and the entry point from elsewhere."""
-    image, environment = tmp_path / "image", tmp_path / "environment"
-    image.mkdir()
-    for value in _values("train", "COPY"):
-        *sources, target = value.split()
-        for source in sources:
-            if (ROOT / source).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(ROOT / source, image / target, ignore=ignored)
-            else:
-                shutil.copy(ROOT / source, image / target)
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
-    binaries = environment / "bin"
-    for value in _values("train", "RUN"):
-        pip, *arguments = shlex.split(_filled(value))
-        subprocess.run([str(binaries / pip), "-q", *arguments], cwd=image, check=True)
-
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    done = run(str(binaries / "python"), "-m", "estimator_det.model_main", "--help")
-    assert done.returncode == 0 and "--pipeline_config_path" in done.stdout
-    done = run(str(binaries / "estimator-det"), "check-config", "none.config")
-    assert done.returncode == 3, done.stderr
-    code = "import estimator_det, pathlib; print(pathlib.Path(estimator_det.__file__).parents[1])"
-    installed = run(str(binaries / "python"), "-c", code).stdout.strip()
-    assert pathlib.Path(installed).is_relative_to(environment)

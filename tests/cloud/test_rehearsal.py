@@ -58,14 +58,6 @@ def test_relative_paths_become_absolute(tmp_path, monkeypatch):
     assert _records(short.train_input_reader.tf_record_input_reader.input_path[0]) == [b"a 0"]
 
 
-def test_a_missing_record_file_is_named_with_its_field(tmp_path):
-    _write(tmp_path / "a", 1)
-    config = _config(f"{tmp_path}/a", eval_path=f"{tmp_path}/none-*")
-    expected = r"eval_input_reader\[0\]\.tf_record_input_reader\.input_path\[0\]: .*none-\*"
-    with pytest.raises(FileNotFoundError, match=expected):
-        rehearsal.first_records(config, tmp_path / "records", 3)
-
-
 def test_an_empty_record_file_is_named(tmp_path):
     _write(tmp_path / "a", 0)
     with pytest.raises(RunError, match=f"{tmp_path}/a: the file has no records"):

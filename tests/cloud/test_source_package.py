@@ -38,12 +38,6 @@ def test_a_package_without_inputs_is_refused(source_distribution, tmp_path):
         source_package.check(without(source_distribution, tmp_path, "inputs/"))
 
 
-def test_a_missing_data_file_is_named(source_distribution, tmp_path):
-    name = "estimator_det/configs/ssd_mobilenet_v1_shapes.config"
-    with pytest.raises(RunError, match=rf"is not complete: 1 file of .* \({name}\)"):
-        source_package.check(without(source_distribution, tmp_path, name))
-
-
 def test_what_is_no_archive_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such package"):
         source_package.check(tmp_path / "none.tar.gz")

@@ -8,7 +8,6 @@ from typing import Any, List
 
 import pytest
 
-from estimator_det.console import bars
 from estimator_det.errors import StorageError, UsageError
 from estimator_det.programs.cloud import connection, storage, transfers
 from estimator_det.programs.cloud.connection import connect
@@ -105,14 +104,6 @@ def test_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(PermissionError):
         storage.upload([str(tmp_path)], "gs://data")
-
-
-def test_progress_without_a_terminal(emulator, tmp_path, monkeypatch, capsys, large):
-    monkeypatch.setattr(bars, "LINE_SECS", 0.0)
-    send(large)
-    fetch(tmp_path / "l")
-    total = f"{large.stat().st_size:,}"
-    assert f"downloading: {total} of {total} bytes" in capsys.readouterr().err
 
 
 def test_listing_and_patterns(emulator, tmp_path):

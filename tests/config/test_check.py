@@ -100,7 +100,6 @@ def test_errors_stand_before_warnings_and_read_well():
 # Lines of severity, assignments that lead to one problem, words of its message, and its field
 # where that is another than the first assignment's.
 FAULTS = """
-error | model.ssd.num_classes=0 | is 0
 error | model.ssd.box_coder=null | is missing
 error | model.ssd.matcher={} | is empty
 error | model.ssd.loss.localization_loss=null | missing
@@ -135,7 +134,6 @@ error | train_config.use_multiclass_scores=true | does not load
 error | train_input_reader.tf_record_input_reader.input_path=[] | no input path
 error | eval_input_reader[0].external_input_reader={} | not supported
 error | train_input_reader.sample_from_datasets_weights=[1, 2] | 2 weights for 1 input paths
-error | train_input_reader.num_readers=0 | is 0
 error | train_input_reader.fast_jpeg=true; train_input_reader.load_instance_masks=true
  | does not go with load_instance_masks, which needs all pixels
 error | CACHE=MEMORY; train_input_reader.num_additional_channels=1
@@ -143,15 +141,12 @@ error | CACHE=MEMORY; train_input_reader.num_additional_channels=1
 error | CACHE=MEMORY; train_input_reader.input_type=TF_SEQUENCE_EXAMPLE
  | does not go with sequences of images
 warning | eval_input_reader[0].cache=MEMORY | has no effect: an evaluation reads each image once
-error | train_input_reader.max_number_of_boxes=0 | is 0
 error | train_input_reader.load_context_features=true | the model takes no context features
 error | train_input_reader.load_context_image_ids=true | the model takes no context features
 error | train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/map.pbtxt | placeholder
-error | eval_config.batch_size=0 | is 0
 error | eval_config.batch_size=2; eval_config.force_no_resize=true | force_no_resize
 error | eval_config.use_moving_averages=true; train_config.optimizer.use_moving_average=false
  | keeps no
-error | graph_rewriter.quantization.delay=-1 | is -1
 error | MANUAL.schedule=[{step: 20}, {step: 10}] | do not increase
 error | MANUAL.schedule=[{step: 0}] | do not increase from above 0
 error | COSINE.warmup_steps=101; COSINE.total_steps=100 | more than the total of 100 steps

@@ -193,31 +193,6 @@ def test_no_stop_is_lost():
         lost()
 
 
-def test_a_stop_in_a_destructor_is_not_lost(capsys):
-    class Dying:
-        def __del__(self) -> None:
-            _kill(signal.SIGTERM)
-
-    with pytest.raises(Stopped), StopSignals(Stop()):
-        Dying()
-    assert capsys.readouterr().err == ""
-
-
-def test_an_object_that_a_stop_leaves_half_made_is_silent(capsys):
-    class HalfMade:
-        def __init__(self) -> None:
-            _kill(signal.SIGTERM)
-            self.name = "whole"
-
-        def __del__(self) -> None:
-            assert self.name
-
-    with pytest.raises(Stopped) as caught, StopSignals(Stop()):
-        HalfMade()
-    del caught
-    assert capsys.readouterr().err == ""
-
-
 def test_an_error_after_a_noted_signal_is_an_error():
     with pytest.raises(OSError), StopSignals(Stop()) as signals:
         signals.defer()

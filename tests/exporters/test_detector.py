@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_masks
 
-import exporters
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import final_scores
 from estimator_det.errors import RunError
@@ -56,11 +55,6 @@ def test_detections_of_one_image(model, pictures, tmp_path):
     for wrong in (pictures[0].astype(np.float32), pictures[0][..., 0], pictures[0][..., :2]):
         with pytest.raises(ValueError, match=r"must be uint8 \[height, width, 3\]"):
             model(wrong)
-
-
-def test_the_package_has_no_other_names():
-    with pytest.raises(AttributeError, match="has no attribute 'none'"):
-        exporters.none  # noqa: B018
 
 
 class _BatchOfTwo(LoadedModel):
@@ -275,26 +269,6 @@ def test_a_picture_too_long_for_jpeg_is_drawn_as_png(tmp_path):
     assert result.drawing == str(tmp_path / "long_detections.png")
 
 
-def test_subfolders_are_reported_or_read(exported, pictures, tmp_path, capsys):
-    folder = tmp_path / "images"
-    (folder / "below").mkdir(parents=True)
-    for name in ("a.png", "below/b.png"):
-        Image.fromarray(pictures[0]).save(folder / name)
-    # Drawings of an earlier run are no photos.
-    arguments = ["detect", "--model", str(exported), "--output-dir", str(folder / "out")]
-    for recursive, num_images, text in (
-        ([], 1, f"{folder}: 1 subfolder skipped, such as {folder}/below; add --recursive"),
-        (["--recursive"], 2, ""),
-        ([], 1, "1 subfolder skipped"),
-        (["--recursive"], 2, ""),
-    ):
-        assert cli.main([*arguments, *recursive, str(folder)]) == 0
-        output = capsys.readouterr()
-        lines = (folder / "out" / "detections.jsonl").read_text().splitlines()
-        assert len(lines) == num_images
-        assert text in output.err and ("subfolder" in output.err) == bool(text)
-
-
 def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
     folder = tmp_path / "images"
     folder.mkdir()
@@ -381,13 +355,6 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     shutil.copy(nothing, copy / score_thresholds.IN_EXPORTS)
     assert cli.main([*arguments, "--threshold=auto", str(tmp_path / "a.png")]) == 1
     assert "had no correct detection" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--threshold", "--min_score"])
-def test_thresholds_are_a_number_or_auto(option, capsys):
-    assert cli.main(["detect", "--model=m", option, "high", "a.png"]) == 2
-    message = "'high' is not a score: give a number between 0 and 1, or auto"
-    assert message in capsys.readouterr().err
 
 
 def test_export_verb(trained, model, pictures, tmp_path, capsys):

@@ -49,10 +49,6 @@ def split(layer: str) -> Dict[str, None]:
     return {f"{layer}/{leaf}": None for leaf in ("depthwise_weights", "pointwise_weights", *LEAVES)}
 
 
-def slow_row(*fields: Any, **options: Any) -> Any:
-    return pytest.param(Row(*fields, **options), marks=pytest.mark.exhaustive)
-
-
 ROWS = [
     Row(
         "ssd_mobilenet_v1",
@@ -123,35 +119,6 @@ ROWS = [
             "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None,
         },
         variables=52 * 5 + 3 * 2 + 4 * 5,
-    ),
-    slow_row(
-        "ssd_mobilenet_v3_small",
-        f"use_depthwise: true {OVERRIDE} min_depth: 16 {PENALIZED}",
-        (320, 320),
-        squares([288, 288, 512, 256, 256, 128], [20, 10, 5, 3, 2, 1]),
-        scope="MobilenetV3/",
-        has={
-            "expanded_conv_8/depthwise/depthwise_weights": [5, 5, 288, 1],
-            "expanded_conv_8/squeeze_excite/Conv/weights": [1, 1, 288, 72],
-            "layer_13_2_Conv2d_5_3x3_s2_128_depthwise/depthwise_weights": [3, 3, 64, 1],
-        },
-        # 34 backbone layers and 12 extra ones with batch norm, 9 gates of two layers with biases.
-        variables=5 * (34 + 12) + 4 * 9,
-        penalties=34 + 12 + 2 * 9,
-    ),
-    slow_row(
-        "ssd_inception_v3",
-        f"{OVERRIDE} {PENALIZED}",
-        (300, 300),
-        squares([288, 768, 2048, 512, 256, 128], [35, 17, 8, 4, 2, 1]),
-        scope="InceptionV3/",
-        has={
-            "Mixed_7c_1_Conv2d_3_1x1_256/weights": [1, 1, 2048, 256],
-            "Mixed_7c_2_Conv2d_5_3x3_s2_128/weights": [3, 3, 64, 128],
-        },
-        # 94 layers of the network and 6 more, each a kernel and four numbers per channel.
-        variables=100 * 5,
-        penalties=100,
     ),
 ]
 # Networks that `short_networks` makes short.

@@ -32,12 +32,6 @@ def test_every_orientation(orientation, kind):
     np.testing.assert_array_equal(rotate_upright(pixels, orientation), expected)
 
 
-def test_a_portrait_photo_by_hand():
-    """Orientation 6, the usual one of a phone: the first column of the file is the top row."""
-    pixels = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
-    assert rotate_upright(pixels, 6).tolist() == [[4, 1], [5, 2], [6, 3]]
-
-
 def test_damaged_or_missing_orientation_is_upright():
     assert exif_orientation(encode(0)) == exif_orientation(encode(9)) == 1
     encoded = encode(6, "JPEG")

@@ -10,21 +10,12 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors import make_detector
-from exporters import export_saved_model
 from inputs import create_train_input_fn
 from inputs.datasets import shapes
 from model_fn import model_fn
 from model_fn.checks import graphs, tpu_graph, tpu_lint
-from model_fn.runs import evaluator, runner
-from model_fn.runs.options import EvaluationOptions, TrainOptions
 from tests.conftest import MODELS
 
-# Light ones that differ in network, predictor, anchors and optimizer.
-LIGHT = (
-    "embedded_ssd_mobilenet_v1_coco",
-    "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-    "ssd_mobilenet_v2_pets_keras",
-)
 # Configurations of the TF2 line with networks of their own; D2 has none that is published.
 EFFICIENTDETS = {
     "d0": "ssd_efficientdet_d0_512x512_coco17_tpu-8",
@@ -63,33 +54,6 @@ def test_graphs_of_two_stages(pattern):
             reader.ClearField("label_map_path")
         problems = graphs.examine(config).problems
         assert not [problem for problem in problems if problem.severity == "error"], path
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive  # tests/programs/test_runs.py takes one configuration the same way
-@pytest.mark.parametrize("name", LIGHT)
-def test_train_evaluate_export_detect_on_real_data(real_data, tmp_path, name):
-    data, model_dir = real_data / "data", str(tmp_path / "model")
-    record = str(data / "pets_examples.record")
-    config = pipeline.override(
-        pipeline.read_pipeline(MODELS / "pipelines" / f"{name}.config"),
-        batch_size=2,
-        label_map_path=str(data / "pet_label_map.pbtxt"),
-        train_input_path=record,
-        eval_input_path=record,
-    )
-    config.train_config.fine_tune_checkpoint = ""
-    config.model.ssd.num_classes = 37
-    runner.train(config, model_dir, num_train_steps=2, progress=False)
-    options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=10))
-    (evaluation,) = evaluator.evaluate(config, model_dir, options)
-    metrics = evaluation.metrics
-    assert metrics["Loss/total_loss"] > 0 and metrics["DetectionBoxes_Precision/mAP"] >= 0
-    export_saved_model(config, model_dir, str(tmp_path / "exported"))
-    model = tf.saved_model.load(str(tmp_path / "exported" / "saved_model"))
-    detections = model.signatures["serving_default"](tf.zeros([1, 300, 200, 3], tf.uint8))
-    boxes = detections["detection_boxes"].numpy()
-    assert boxes.shape[2] == 4 and ((boxes >= 0) & (boxes <= 1)).all()
 
 
 def _reduced(name: str, record: Any) -> Any:

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import make_detector
-from estimator_det.nets import inverted_residual, nasnet
+from estimator_det.nets import inverted_residual
 from estimator_det.protos import train_pb2
 from model_fn.training import warm_start
 from tests.detectors.configs import small_config
@@ -100,35 +100,3 @@ def test_classification_checkpoint(tmp_path, caplog):
     assert table.backbone == len(table.restored) + len(table.missing)
     assert table.backbone_restored == len(table.restored) > 100
     assert f"{len(table.restored)} restored, 0 of another shape" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_pnasnet_takes_the_averages_of_its_classifier(tmp_path, monkeypatch):
-    cell = nasnet.Cell(
-        ((nasnet.CellStep("separable", 3, 1), nasnet.CellStep("identity", 1, 0)),), (2,)
-    )
-    tiny = nasnet.NasNet(cell, num_cells=12, depth=8, stem_depth=6, keep_paths=1.0)
-    real = nasnet.searched_network
-    monkeypatch.setattr(nasnet, "searched_network", lambda *a, **k: real(*a, tiny, **k))
-    average = "ExponentialMovingAverage"
-
-    def classify() -> None:
-        with nasnet.arg_scope():
-            real(tf.zeros([1, 64, 64, 3]), tiny)
-        for variable in tf1.global_variables():
-            tf1.get_variable(f"{variable.op.name}/{average}", variable.shape)
-
-    checkpoint = save(classify, tmp_path, "final_layer")
-    table, _ = start_from(
-        checkpoint,
-        """feature_extractor { type: "ssd_pnasnet" num_layers: 2
-           conv_hyperparams { regularizer { l2_regularizer { weight: 0 } } } }""",
-    )
-    assert f"conv0/weights/{average}" in table.restored
-    assert f"cell_11/comb_iter_0/left/bn_sep_3x3_1/moving_mean/{average}" in table.restored
-    assert all(name.endswith(f"/{average}") for name in table.restored)
-    assert (table.missing, table.mismatched) == ([], [])
-    assert table.share == 1.0
-    detector = detector_of(V2)
-    assert detector.extractor.classifier_name("MobilenetV2/Conv/weights").endswith("Conv/weights")

@@ -190,13 +190,6 @@ def test_penalties_of_kernel_and_bias(options):
         assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == 2
 
 
-def test_padding_of_even_kernels_ends_at_the_bottom_and_the_right():
-    padded = layers.pad_for_kernel(tf.ones([1, 1, 1, 1]), 4)
-    expected = np.zeros([4, 4])
-    expected[1, 1] = 1
-    np.testing.assert_array_equal(padded[0, :, :, 0], expected)
-
-
 def _scopes(build: Layer, *, is_training: bool = True) -> Any:
     with tf.Graph().as_default():
         quantizer = Quantizer(Quantization(), is_training)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -10,8 +8,7 @@ import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.predictors import base
 from estimator_det.predictors.base import make_box_head
-from estimator_det.protos import box_predictor_pb2, pipeline_pb2
-from tests.conftest import MODELS
+from estimator_det.protos import box_predictor_pb2
 from tests.faults import faults
 from tests.graphs import evaluate, shapes
 
@@ -181,30 +178,6 @@ def test_share_that_dropout_keeps(head):
 
 
 SHARED = "WeightSharedConvolutionalBoxPredictor"
-SHARED_CONFIGS = {
-    "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync": [256] * 5,
-    "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync": [512] * 6,
-    "ssd_mobilenet_v2_mnasfpn_shared_box_predictor_320x320_coco_sync": [48] * 4,
-}
-
-
-@pytest.mark.parametrize("name", SHARED_CONFIGS)
-def test_shared_heads_have_the_variables_of_the_reference(name):
-    golden = json.loads((MODELS / "configs" / f"{name}.json").read_text())
-    expected = {k: v for k, v in golden["variables"].items() if k.startswith(SHARED)}
-    pipeline = text_format.Parse(
-        (MODELS / "pipelines" / f"{name}.config").read_text(),
-        pipeline_pb2.TrainEvalPipelineConfig(),
-    )
-    per_location = expected[f"{SHARED}/BoxPredictor/biases"][0][0] // 4
-    depths = SHARED_CONFIGS[name]
-    with tf.Graph().as_default():
-        anchors = [per_location] * len(depths)
-        predict_with(pipeline.model.ssd.box_predictor, depths, anchors, True, num_classes=90)
-        trainable = {v.op.name for v in tf1.trainable_variables()}
-        assert {k: [v, k in trainable] for k, v in shapes().items()} == expected
-        kernels = [k for k in expected if k.endswith("weights")]
-        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
 def test_maps_of_unequal_depth_are_projected_to_the_most_frequent_one():

@@ -6,9 +6,7 @@ import shutil
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import estimator_det
 from estimator_det import errors
@@ -16,8 +14,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import plugins
 from estimator_det.errors import UsageError
 from estimator_det.programs import cli, console
-from estimator_det.programs.verbs import check_config, evaluate
-from estimator_det.protos import pipeline_pb2
+from estimator_det.programs.verbs import evaluate
 from model_fn.evaluation import calibration
 from tests import small_extractor
 from tests.inputs import examples
@@ -136,16 +133,6 @@ def test_checks_run_no_module_that_they_only_find(verb, runs_it, tmp_path, capsy
     error = capsys.readouterr().err
     assert ("start in their folder with --import sent_here" in error) != runs_it, error
     assert pathlib.Path("ran").exists() == runs_it
-
-
-def test_options_with_dashes(capsys):
-    options = cli.make_parser().parse_args(
-        [
-            cli._with_underscores(text)
-            for text in ["train", "--model-dir=a-b", "--pipeline-config-path", "c-d.config"]
-        ]
-    )
-    assert (options.model_dir, options.pipeline_config_path) == ("a-b", "c-d.config")
 
 
 # A command, its exit code and a part of its error; CONFIG is a shipped configuration.
@@ -286,30 +273,6 @@ def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_label_map_that_does_not_fit_is_wrong_usage(tmp_path, capsys):
-    sets, _ = _mended(tmp_path)
-    train = ["train", str(CONFIG), "--model_dir", str(tmp_path / "m"), *sets]
-    assert cli.main([*train, "--set", "model.ssd.num_classes=2"]) == 2
-    assert "has id 4, the model has 2 classes" in capsys.readouterr().err
-    (tmp_path / "map.pbtxt").unlink()
-    assert cli.main(train) == 3
-    assert "map.pbtxt" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("more", [[], ["--continuous"], [str(CONFIG), "--continuous"]])
-def test_evaluation_of_a_frozen_graph_names_the_import(more, tmp_path, capsys):
-    graph = tmp_path / "frozen_inference_graph.pb"
-    graph.write_bytes(b"x")
-    assert cli.main(["evaluate", *more, "--checkpoint_dir", str(graph)]) == 3
-    assert f"import --from frozen_graph {graph} " in capsys.readouterr().err
-
-
-def test_a_folder_that_is_no_export(tmp_path, capsys):
-    Image.fromarray(np.zeros((4, 4, 3), np.uint8)).save(tmp_path / "a.png")
-    assert cli.main(["detect", "--model", str(tmp_path), str(tmp_path)]) == 3
-    assert "no model in" in capsys.readouterr().err
-
-
 def _mended(tmp_path):
     """Overrides that give the shipped configuration real files."""
     label_map = tmp_path / "map.pbtxt"
@@ -333,45 +296,6 @@ def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
     text = capsys.readouterr().out
     assert "0 errors" in text
     assert "ssd_mobilenet_v1, 4 classes" in text
-
-
-@pytest.mark.parametrize("as_list", [False, True])
-def test_quantized_tensors_are_counted_or_listed(as_list):
-    config = pipeline_pb2.TrainEvalPipelineConfig()
-    config.graph_rewriter.quantization.delay = 7
-    scopes = ["a/weights_quant", "a/act_quant", "b/act_quant"]
-    first, *others = check_config._quantized_lines(config, scopes, as_list=as_list)
-    assert "1 weight of 8 bits and 2 activations of 8 bits, rounded from step 7 on" in first
-    assert [line.strip() for line in others] == (scopes if as_list else [])
-
-
-def test_errors_of_check_config_come_last():
-    """On a terminal, where both streams meet."""
-    done = subprocess.run(
-        [sys.executable, "-m", "estimator_det.cli", "check-config", str(CONFIG), "--no_build"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    lines = done.stdout.splitlines()
-    total = next(line for line in lines if line.startswith("4 errors, "))
-    assert [line[:7] for line in lines[lines.index(total) + 1 :]] == ["error: "] * 4
-
-
-def test_check_config_refuses_a_label_map_of_other_classes(tmp_path, capsys):
-    """And does not advise to fit the number of classes to it."""
-    sets, record = _mended(tmp_path)
-    image = {"image/encoded": examples.encoded(examples.picture()), **examples.BOXES}
-    features = {**image, "image/object/class/text": ["owl", "fox"]}
-    examples.write(record, [examples.example(features)])
-    more = ["--set", "model.ssd.num_classes=7", "--no_build"]
-    assert cli.main(["check-config", str(CONFIG), *sets, *more]) == 1
-    printed, errors = capsys.readouterr()
-    assert "error: train_input_reader.label_map_path: of 2 boxes in a sample" in errors
-    assert "error: eval_input_reader[0].label_map_path: of 2 boxes" in errors
-    assert "2 errors" in printed and "num_classes=" not in printed + errors
 
 
 def test_a_package_that_is_not_installed(capsys):

@@ -24,7 +24,6 @@ from tests.programs.clusters import (
     LocalCluster,
     check_whole,
     free_addresses,
-    last_evaluation,
     saved_steps,
     wait_for_step,
 )
@@ -45,14 +44,6 @@ def test_chief_worker_and_server(fake_cluster, tmp_path):
     ]
     assert all(steps), cluster.outputs()
     check_whole(tmp_path / "model")
-
-
-@pytest.mark.exhaustive
-def test_a_master_evaluates_itself(fake_cluster, tmp_path):
-    cluster = fake_cluster(workers=1, chief="master", num_steps=20)
-    cluster.start_all()
-    cluster.expect()
-    assert last_evaluation(tmp_path / "model")["step"] == trained_steps(str(tmp_path / "model"))
 
 
 @pytest.mark.exhaustive

@@ -18,7 +18,6 @@ from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
 
 NOTHING = {"splits": {}, "faults": {}, "masks_left_out": 0, "encoded_again": 0}
-SPLIT = {"images": 0, "boxes": 0, "images_without_boxes": 0, "classes": {}}
 
 
 def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[str]:
@@ -111,34 +110,6 @@ def test_classes_that_are_probably_one(names, similar):
     *warnings, last = conversion_report.summary_lines(conversion)
     assert last == "label map: map.pbtxt" and len(warnings) == bool(similar)
     assert all(line.startswith("warning: ") and similar in line for line in warnings)
-
-
-def test_the_summary_has_15_lines_at_most(tmp_path, capsys):
-    sample = samples.make(tmp_path, "csv")
-    (tmp_path / "images" / "b.png").write_bytes(b"x")
-    options = ("--on_error=skip", "--split=a=0.5,b=0.2,c=0.1,d=0.1,e=0.1")
-    assert cli.main(arguments(sample, tmp_path / "out", *options)) == 0
-    lines = capsys.readouterr().out.splitlines()
-    report = (tmp_path / "out" / "convert_report.txt").read_text().splitlines()
-    assert len(lines) <= 15 < len(report)
-    assert lines[0] == report[0] and "… and 2 more splits" in lines
-    assert "undecodable_image: an image cannot be decoded: 1 image, skipped" in lines
-    splits = {f"s{number}": SPLIT for number in range(9)}
-    kinds = (
-        "box_nan",
-        "box_inverted",
-        "box_degenerate",
-        "box_outside",
-        "unknown_text",
-        "mask_empty",
-    )
-    faults = {f"{kind} dropped": {"count": 9, "examples": ["e"] * 3} for kind in kinds}
-    tally = {"splits": splits, "faults": faults, "masks_left_out": 2, "encoded_again": 1}
-    names = {1: "a", 2: "A"}  # probably one class, which is another line
-    conversion = Conversion(dict.fromkeys(splits, "p"), "m", names, tally, 3, 4, 5.0)
-    assert len(conversion_report.summary_lines(conversion)) == 13
-    (empty,) = conversion_report.summary_lines(conversion)[:1]
-    assert empty == "s0: 0 images, 0 boxes; warning: this split is empty"
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,16 @@
 """Real processes that train by the TF2 loop with parameter servers."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
 
-from estimator_det.programs import console
 from tests.checkpoints import stored
 from tests.programs.clusters import (
     COORDINATOR,
-    ENDLESS,
     check_whole,
     last_evaluation,
     saved_steps,
-    wait_for_step,
 )
 
 pytestmark = pytest.mark.slow
@@ -39,44 +35,6 @@ def test_a_training(fake_cluster, tmp_path, chief, other):
         for i in range(2)
     ]
     assert sum(counts) == 2 * 32 and all(counts)
-
-
-@pytest.mark.exhaustive
-def test_a_worker_that_hangs_ends_the_others(fake_cluster, tmp_path):
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, task_timeout_secs=20, **COORDINATOR)
-    cluster.start_all()
-    wait_for_step(tmp_path / "model", 20, cluster)
-    hung = cluster.runs.pop("worker-0")
-    hung.signal(signal.SIGSTOP)
-    cluster.expect(console.EXIT_FAILED)
-    assert "no step of the workers has ended for 20 seconds" in cluster.runs["chief-0"].output()
-    hung.signal(signal.SIGKILL)
-    check_whole(tmp_path / "model")
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("signalled", ["chief", "all"])
-def test_sigterm_where_the_variables_were_lost(fake_cluster, tmp_path, signalled):
-    cluster = fake_cluster(num_steps=ENDLESS, step_secs=0.1, **COORDINATOR)
-    cluster.start_all()
-    wait_for_step(tmp_path / "model", 20, cluster)
-    cluster.runs.pop("ps-0").signal(signal.SIGKILL)
-    others = [] if signalled == "chief" else ["worker-0", "worker-1"]
-    for name in ("chief-0", *others):
-        cluster.runs[name].signal(signal.SIGTERM)
-    assert cluster.runs["chief-0"].wait() == console.EXIT_TERMINATED, cluster.outputs()
-    assert "Traceback" not in cluster.runs["chief-0"].output()
-    check_whole(tmp_path / "model")
-
-
-@pytest.mark.exhaustive
-def test_a_training_that_is_over_waits_for_nobody(fake_cluster, tmp_path):
-    cluster = fake_cluster(num_steps=10, **COORDINATOR)
-    cluster.start_all()
-    cluster.expect()
-    again = cluster.start("chief")
-    assert again.wait() == 0, again.output()
-    assert "already trained to step 10 of 10: nothing to do" in again.output()
 
 
 @pytest.mark.exhaustive

@@ -87,10 +87,7 @@ def test_each_model_gives_a_short_file_that_can_be_run(model, records, figure_re
     plan = starter_plan.make_plan(records, Budget(num_steps=100), model=model.name, weights=None)
     text = starter_text.commented(plan.config, plan.reasons, ["estimator-det init"])
     assert pipeline.parse_pipeline(text) == plan.config
-    assert text.count("\n") < 115
     assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
-    assert "vertical" not in text
-    assert "inplace_batchnorm_update" not in text
 
 
 def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path, capsys):
@@ -313,34 +310,6 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
     assert re.match(reason, why), why
 
 
-def test_a_size_without_anchors_follows_from_the_time():
-    few = starter_boxes.SizeLimits(50.0)
-    size, _, why = starter_boxes._choose_size(512, few, lambda _: None, RARE, 128)
-    assert (size, why) == (
-        256,
-        "512 pixels would allow 50 passes over the data in the given time, which is few.",
-    )
-    bifpn = config_of("efficientdet_d0")
-    assert starter_boxes._size_step(bifpn) == 128 == 4 * starter_boxes._size_step(config_of(SSD))
-
-
-def test_lines_name_the_classes_without_anchors():
-    here = starter_boxes.Fit(None, coverage(200, {1: 0.08, 2: 0.71}))
-    larger = starter_boxes.Fit(None, coverage(400, {1: 0.0, 2: 0.02}))
-    first, unused, rare = starter_boxes._lines(here, larger, RARE)
-    assert first.endswith("by 0.60 on average; 79 boxes match none, at less than 0.4")
-    assert "1x1 cells" in unused
-    assert rare == (
-        "class rare: 71% of its boxes match no anchor; at 400 pixels 2% would; a step then takes "
-        "4 × the time; half of them are smaller than 20 pixels of the input, and the cells of the "
-        "finest feature map are 17 pixels apart"
-    )
-    *_, rare = starter_boxes._lines(here, None, RARE)
-    assert "match no anchor; half of them are smaller than 20 pixels" in rare
-    fine = starter_boxes.Fit(None, coverage(200, {1: 0.0, 2: 0.0}, stride=8))
-    assert len(starter_boxes._lines(fine, None, RARE)) == 2
-
-
 def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
     size = "model.ssd.image_resizer.fixed_shape_resizer"
     changes = [f"{size}.height=160", f"{size}.width=160"]
@@ -399,16 +368,6 @@ def test_comments_explain_each_field_once():
     assert text.startswith("# first\n#\n# last\n\nmodel { ssd {\n  # The classes.\n  num_classes: ")
     assert text.count(starter_text.NOTES["conv_hyperparams"]) == 1
     assert reasons  # the caller's
-
-
-@pytest.mark.exhaustive
-def test_the_speed_of_a_real_step(records):
-    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
-    config.model.ssd.num_classes = 4
-    config.train_config.batch_size = 2
-    speed = step_speed.measure(config)
-    assert 0.001 < speed.seconds < 60
-    assert 10**8 < speed.num_bytes < 10**11
 
 
 @pytest.mark.parametrize(

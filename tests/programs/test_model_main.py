@@ -8,7 +8,7 @@ import pytest
 from estimator_det.config import pipeline
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
-from estimator_det.programs import cli, console, model_flags, model_main, other_trainers
+from estimator_det.programs import cli, console, model_flags, model_main
 from tests.programs.test_cli import CONFIG, run_module
 
 REFERENCE_FLAGS = """
@@ -179,15 +179,6 @@ def test_flags_of_absl_choose_what_is_logged(log_levels, arguments, level, of_li
     assert log_levels == [level]
     assert logging.getLogger("tensorflow").level == of_libraries
     assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == native
-
-
-@pytest.mark.parametrize("name", sorted(other_trainers.REMEDIES["model_main"]))
-def test_flags_of_the_old_trainer_are_refused_with_what_replaces_them(name, capsys):
-    for main in (_main, lambda *arguments: cli.main(["train", *arguments])):
-        assert main("--model_dir=m", "--pipeline_config_path=c", f"--{name}=2") == 2
-        remedy = other_trainers.REMEDIES["model_main"][name]
-        error = capsys.readouterr().err
-        assert f"--{name} is an option of other trainers. Instead, {remedy}" in error
 
 
 @pytest.mark.parametrize("main", [_main, lambda *arguments: cli.main(list(arguments))])

@@ -326,21 +326,6 @@ def test_checkpoint_of_a_classifier(tmp_path):
     }
 
 
-@pytest.mark.slow
-def test_a_frozen_graph_of_real_data_alone_becomes_a_checkpoint(real_data, tmp_path):
-    source = real_data / "real_models" / "native_tf115_pets"
-    names = ("frozen_inference_graph.pb", "pipeline.config")
-    members = [member(f"model/{name}", (source / name).read_bytes()) for name in names]
-    archive = write_archive(tmp_path / "model.tar.gz", members)
-    weights = pretrained.resolve(str(archive), str(tmp_path))
-    assert weights == pretrained.resolve(str(archive), str(tmp_path))  # imported once
-    reader = tf1.train.NewCheckpointReader(weights.checkpoint)
-    original = tf1.train.NewCheckpointReader(str(source / "model.ckpt"))
-    name = "BoxPredictor_0/ClassPredictor/weights"
-    assert (reader.get_tensor(name) == original.get_tensor(name)).all()
-    assert weights.config.model.ssd.num_classes == 37
-
-
 def test_the_verb_lists_and_explains(archive, tmp_path, capsys):
     assert cli.main(["pretrained", "--list"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]

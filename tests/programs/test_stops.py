@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import signal
@@ -94,41 +93,6 @@ def test_sigterm_saves_and_the_command_goes_on(forker, config, tmp_path):
     assert f"Resuming at step {step}" in again.output()
     # What training resumed from was not written again.
     assert (folder / f"model.ckpt-{step}.index").stat().st_mtime_ns == saved
-
-
-@pytest.mark.exhaustive
-def test_preemption_of_a_job(forker, config, tmp_path):
-    """As a service does it: SIGTERM, then the same command with the same environment again."""
-    folder, logs = tmp_path / "out" / "model", tmp_path / "out" / "logs"
-    environment = {
-        "CLOUD_ML_JOB_ID": "1",
-        "AIP_MODEL_DIR": f"{folder}/",
-        "AIP_CHECKPOINT_DIR": f"{tmp_path}/out/checkpoints/",
-        "AIP_TENSORBOARD_LOG_DIR": f"{logs}/",
-        "TF_CONFIG": '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}',
-    }
-    flags = [f"--pipeline_config_path={config}", "--num_train_steps=40", "--mode=train"]
-    run = forker.model_main(*flags, environment=environment)
-    run.wait_for("step 20/")
-    run.signal(signal.SIGTERM)
-    assert run.wait() == console.EXIT_TERMINATED, run.output()
-    entries = [json.loads(line) for line in run.output().splitlines()]
-    messages = {entry["message"]: entry["severity"] for entry in entries}
-    step = trained_steps(str(folder))
-    assert step >= 20 and not (tmp_path / "out" / "checkpoints").exists()
-    assert messages[f"model_dir is {folder}, from AIP_MODEL_DIR"] == "INFO"
-    asked = "SIGTERM: finishing this step and saving a checkpoint; once more stops at once"
-    assert messages[asked] == "WARNING"
-    assert any(f"stopped by SIGTERM at step {step}" in message for message in messages)
-    written = {path.name: path.read_bytes() for path in folder.glob("*tfevents*")}
-    assert written == {path.name: path.read_bytes() for path in logs.glob("*tfevents*")}
-
-    again = forker.model_main(*flags, environment=environment)
-    assert again.wait() == console.EXIT_OK, again.output()
-    entries = [json.loads(line) for line in again.output().splitlines()]
-    assert any(f"Resuming at step {step}" in entry["message"] for entry in entries)
-    assert not [entry for entry in entries if entry["severity"] in ("ERROR", "CRITICAL")]
-    assert trained_steps(str(folder)) == 40
 
 
 def test_sigterm_while_the_graph_is_built(forker, config, tmp_path):

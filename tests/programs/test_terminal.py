@@ -10,33 +10,7 @@ from typing import Dict
 import pytest
 
 from tests.conftest import TESTS
-from tests.console.test_bars import rows, terminal
 from tests.programs.forking import small_config
-
-ON_TERMINAL = """
-import os, sys
-from estimator_det.programs import cli
-from tests.programs import forking
-
-terminal = os.open({name!r}, os.O_WRONLY | os.O_NOCTTY)
-os.dup2(terminal, 2)
-forking.simplify()
-sys.exit(cli.main({arguments!r}))
-"""
-
-
-@pytest.mark.slow
-def test_training_has_a_bar_of_one_line(forker, tmp_path):
-    columns = 110
-    config = small_config(tmp_path, num_steps=4)
-    arguments = ["train", config, "--model_dir", str(tmp_path / "run"), "--progress_steps=2"]
-    with terminal(columns) as (stream, received):
-        name = os.ttyname(stream.fileno())
-        run = forker.program(ON_TERMINAL.format(name=name, arguments=arguments))
-        assert run.wait() == 0, run.output()
-        states = [state for state in rows(received()) if "%|" in state]
-    assert "4/4 [" in states[-1] and "total " in states[-1] and states[-1].endswith("]")
-    assert {len(state) for state in states} == {columns - 1}
 
 
 def _environment() -> Dict[str, str]:

@@ -1,7 +1,6 @@
 """Reading model files, and the refusal of damaged and hostile ones."""
 
 import json
-import types
 import zipfile
 
 import numpy as np
@@ -17,7 +16,7 @@ from exporters.formats.tfjs import Tfjs, read_graph_model
 from exporters.importing import importer
 from exporters.reading.published import float_variables
 from inputs.datasets.writer import write_label_map
-from tests.exporters.importing.conftest import folded, to_tflite, write_old_tfjs, write_tfjs
+from tests.exporters.importing.conftest import folded, to_tflite, write_tfjs
 
 
 @pytest.fixture(scope="module")
@@ -182,47 +181,6 @@ def test_weights_without_a_graph(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     for path in (tmp_path, tmp_path / name):
         _refused(Tfjs().read, path, f"{name} is weights without a graph: it names weights and")
-
-
-def test_weights_that_are_taken_for_a_model(tmp_path):
-    for name in ("b-weights_manifest.json", "a-weights_manifest.json"):
-        (tmp_path / name).write_text('[{"paths": ["s"], "weights": []}]')
-    names = "a-weights_manifest.json, b-weights_manifest.json are weights without a graph"
-    _refused(Tfjs().read, tmp_path, names)
-    shard = tmp_path / "shard1.bin"
-    shard.write_bytes(b"\xff\x00")
-    _refused(Tfjs().read, shard, "is not text", "shards of weights", "Give the model.json")
-
-
-def test_damaged_tfjs_models_before_2019(original, tmp_path):
-    folder = write_old_tfjs(original.graph_def, tmp_path / "model")
-    graph, manifest = folder / "tensorflowjs_model.pb", folder / "weights_manifest.json"
-    groups = json.loads(manifest.read_text())
-    name = groups[0]["weights"].pop()["name"]
-    shard = folder / "shard2"
-    shard.write_bytes(shard.read_bytes()[: -original.arrays[name].nbytes])
-    manifest.write_text(json.dumps(groups))
-    _refused(Tfjs().read, folder, f"has no weights for 1 constant, such as {name}")
-    manifest.write_text('[{"weights": 1}]')
-    _refused(Tfjs().read, folder, "weightsManifest is damaged")
-    manifest.write_text('[{"paths": ["../secret"], "weights": []}]')
-    _refused(Tfjs().read, folder, "'../secret', which is outside the folder")
-    manifest.write_text("{}")
-    _refused(Tfjs().read, folder, "is not a list of groups of weights")
-    manifest.unlink()
-    _refused(Tfjs().read, graph, "has no weights_manifest.json beside it")
-    graph.write_bytes(graph.read_bytes()[:-100])
-    _refused(Tfjs().read, folder, "cut off after", "Get the model again from its publisher")
-
-
-def test_quantized_tflite_tensors():
-    quantization = types.SimpleNamespace(scale=[0.5, 2.0], zeroPoint=[1, 3], quantizedDimension=1)
-    values = np.array([[1, 3], [5, 4]], np.uint8)
-    found = tflite_reader._dequantized(values, quantization)
-    np.testing.assert_array_equal(found, np.float32([[0, 0], [2, 2]]))
-    quantization.scale, quantization.zeroPoint = [0.5], [1]
-    found = tflite_reader._dequantized(values, quantization)
-    np.testing.assert_array_equal(found, np.float32([[0, 1], [2, 1.5]]))
 
 
 def test_labels_attached_to_a_tflite_model(converted, tmp_path):

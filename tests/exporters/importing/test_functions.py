@@ -102,11 +102,6 @@ def constants_model(original, tmp_path_factory) -> str:
     return MAKERS["constants"](original, tmp_path_factory.mktemp("constants"))
 
 
-@pytest.fixture(scope="module")
-def variables_model(original, tmp_path_factory) -> str:
-    return MAKERS["variables of one name"](original, tmp_path_factory.mktemp("variables"))
-
-
 def _mapped(original: Original, path: str) -> mapping.Mapped:
     published, notes = align_names(read_published("saved_model", path), original.own.structure)
     assert notes in ([], ["names in the file begin with import/, which is left out below"])
@@ -242,30 +237,6 @@ def _recursion(meta_graph: Any) -> None:
 )
 def test_damaged_functions(constants_model, tmp_path, change, text):
     _refused(None, _changed(constants_model, tmp_path / "changed", change), text)
-
-
-def _other_key(meta_graph: Any) -> None:
-    for _, node in _function_nodes(meta_graph):
-        texts = node.attr["value"].tensor.string_val if node.op == "Const" else []
-        for position, key in enumerate(texts):
-            texts[position] = key.replace(b"weights/", b"other/")
-
-
-def _no_keys(meta_graph: Any) -> None:
-    for _, node in _function_nodes(meta_graph):
-        if node.op == "RestoreV2":
-            del node.input[:]
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (_other_key, "which is stored as other/"),
-        (_no_keys, "no value for the variable w"),
-    ],
-)
-def test_variables_without_values(variables_model, tmp_path, change, text):
-    _refused(None, _changed(variables_model, tmp_path / "changed", change), text)
 
 
 def test_functions_that_call_each_other_twice_each(monkeypatch):

@@ -1,7 +1,5 @@
 """Weights of a published model under our names: nothing that the model computes changes."""
 
-import types
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,6 @@ from exporters.formats.frozen_graph import publish
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_reader import read_tflite
 from exporters.importing import mapping
-from exporters.reading.published import Named, Norm
 from tests.exporters.importing.conftest import (
     folded,
     raw_outputs,
@@ -92,23 +89,6 @@ def test_parameters_that_a_folded_graph_does_not_use_are_not_taken(original, exp
     mapped = mapping.map_variables(original.own, publish(graph_def, "a.pb"))
     _agree(original.own, mapped, expected)
     assert len(mapped.folded) == 2
-
-
-def test_a_scale_is_kept_without_beta():
-    """The mean carries the offset: gamma * (x - mean) = scale * x + offset."""
-    scale, offset = np.array([2.0, -0.5, 4.0]), np.array([1.0, 3.0, -2.0])
-    parts = {name: Named(name, np.zeros(3)) for name in ("gamma", "mean", "variance")}
-    ours = Norm("norm", parts["gamma"], None, parts["mean"], parts["variance"], 1e-3)
-    values = {}
-    mapped = types.SimpleNamespace(
-        shapes=dict.fromkeys(parts, (3,)),
-        folded=[],
-        put=lambda name, array, *_: values.__setitem__(name, array),
-    )
-    mapping._rebuild_norm(mapped, ours, Named("s", scale), Named("o", offset))
-    factor = values["gamma"] / np.sqrt(values["variance"] + ours.epsilon)
-    np.testing.assert_allclose(factor, scale)
-    np.testing.assert_allclose(-factor * values["mean"], offset)
 
 
 def test_layers_without_names_are_found_by_structure(original, expected):

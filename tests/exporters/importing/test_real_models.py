@@ -10,9 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters.importing import importer, mapping
-from exporters.importing.matching import align_names
 from exporters.importing.own_model import build_own_model
-from exporters.importing.proposal import propose_config
 from exporters.reading.published import refuse_not_finite
 from inputs import serving
 from model_fn.serving.graph import serve
@@ -28,35 +26,6 @@ def _map(real_data, source, folder, file, config="model.config"):
     published = importer.read_published(source, str(base / file))
     refuse_not_finite(published)
     return config, mapping.map_variables(build_own_model(config), published)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "folder", "file", "config"),
-    [
-        ("tfjs", "coco_ssdlite_v2_tfjs", "model.json", "model.config"),
-        ("tflite", "oid_ssd_v2_tflite", "oidv4_fp16.tflite", "model.config"),
-        (
-            "frozen_graph",
-            "native_tf115_pets",
-            "frozen_inference_graph.pb",
-            "pipeline.config",
-        ),
-    ],
-)
-def test_proposed_configurations_of_real_data(real_data, source, folder, file, config):
-    base = real_data / "real_models" / folder
-    if not base.is_dir():
-        pytest.skip(f"needs {base}")
-    proposed = propose_config(importer.read_published(source, str(base / file))).model.ssd
-    given = pipeline.read_pipeline(str(base / config)).model.ssd
-    assert proposed.num_classes == given.num_classes
-    assert proposed.image_resizer == given.image_resizer
-    for field in ("type", "depth_multiplier", "min_depth", "use_depthwise"):
-        assert getattr(proposed.feature_extractor, field) == getattr(given.feature_extractor, field)
-    ours = proposed.box_predictor.convolutional_box_predictor
-    theirs = given.box_predictor.convolutional_box_predictor
-    assert (ours.kernel_size, ours.use_depthwise) == (theirs.kernel_size, theirs.use_depthwise)
 
 
 @pytest.mark.slow
@@ -112,39 +81,3 @@ def test_frozen_graph_of_real_data_that_the_reference_wrote(real_data):
     reader = tf1.train.NewCheckpointReader(prefix)
     for name, values in mapped.values.items():
         np.testing.assert_array_equal(values, reader.get_tensor(name))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prefix", [pytest.param("", marks=pytest.mark.exhaustive), "import"])
-def test_frozen_graph_of_real_data_that_tensorflow_2_saved(real_data, tmp_path, prefix):
-    base = real_data / "real_models" / "native_tf115_pets"
-    if not base.is_dir():
-        pytest.skip(f"needs {base}")
-    graph_def = tf1.GraphDef()
-    graph_def.ParseFromString((base / "frozen_inference_graph.pb").read_bytes())
-    images = [tf.TensorSpec([None, None, None, 3], tf.uint8, name="image")]
-    outputs = ["detection_boxes:0", "detection_scores:0"]
-    network = tf1.wrap_function(
-        lambda image: tf1.import_graph_def(
-            graph_def, {"image_tensor:0": image}, outputs, name=prefix
-        ),
-        images,
-    )
-    module = tf.Module()
-    module.run = tf.function(lambda image: dict(zip("ab", network(image))), input_signature=images)
-    module.network = network
-    tf.saved_model.save(module, str(tmp_path), signatures=module.run)
-    config = pipeline.read_pipeline(str(base / "pipeline.config"))
-    published = importer.read_published("saved_model", str(tmp_path))
-    proposed = propose_config(published)
-    assert proposed.model.ssd.num_classes == 37
-    own = build_own_model(config)
-    assert np.abs(published.anchors - own.anchors).max() < 1e-6
-    published, _ = align_names(published, own.structure)
-    mapped = mapping.map_variables(own, published)
-    assert {row.state for row in mapped.rows} == {mapping.COPIED}
-    pixels = np.asarray(Image.open(real_data / "data" / "image1.jpg").convert("RGB"))
-    expected = module.run(tf.constant(pixels[np.newaxis]))
-    found = _detect(config, mapped.values, pixels)
-    np.testing.assert_allclose(found["detection_boxes"], expected["a"], atol=1e-6)
-    np.testing.assert_allclose(found["detection_scores"], expected["b"], atol=1e-6)

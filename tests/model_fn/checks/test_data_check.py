@@ -191,17 +191,6 @@ def test_no_path(config):
     assert report.scans == [] and report.problems[0].severity == "error"
 
 
-def test_bars_of_text():
-    names = ("a", "b", "c", "d")
-    table = tables.CountTable("title", "boxes", names, {"r": [0, 4, 1, 0], "s": [0, 0, 0, 0]})
-    assert tables.text_bars(table, "r") == [
-        "  title",
-        f"    {'b':<26} {'█' * 32} {4:>9} {'80.0%':>6}",
-        f"    {'c':<26} {('█' * 8).ljust(32)} {1:>9} {'20.0%':>6}",
-    ]
-    assert tables.text_bars(table, "s") == tables.text_bars(table, "other") == []
-
-
 def test_classes_of_all_parts_are_in_one_table():
     counts = {"images": 1, "boxes": 3, "images_without_boxes": 0}
     tallies = {
@@ -236,10 +225,3 @@ def test_summaries_have_15_lines_at_most(no_anchors, config):
     rest = 9 * 9 + 9 * len(report.problems) - 5
     assert f"… and {rest} more errors and warnings: see --verbose" in long
     assert all(line.startswith("error: ") for line in long[3:8])
-
-
-@pytest.mark.parametrize(("count", "num_lines"), [(40, 40), (90, 41)])
-def test_many_names_are_cut_in_the_middle(count, num_lines):
-    table = tables.CountTable("title", "boxes", list(map(str, range(count))), {"r": [1] * count})
-    lines = tables.text_bars(table, "r")
-    assert len(lines) == 1 + num_lines and ("    … 50 between" in lines) == (count == 90)

@@ -238,12 +238,6 @@ def test_without_a_schedule_and_with_the_older_field_of_boxes():
     assert finding.edits == ("train_input_reader.max_number_of_boxes=7",)
 
 
-def test_heading_of_a_file():
-    assert tpu_lint.heading("# a\n\n  # b\nmodel { }\n# c\n") == "# a\n\n  # b\n"
-    assert tpu_lint.heading("model { }") == ""
-    assert tpu_lint.heading("# only") == "# only"
-
-
 # Configurations of the reference that were made for TPUs or need nothing more for one.
 KNOWN_FIT = {
     "ssd_mobilenet_v1_300x300_coco14_sync",

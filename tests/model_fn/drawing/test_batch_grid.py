@@ -5,7 +5,6 @@ from estimator_det.compat import tf
 from inputs import schema
 from model_fn.drawing import batch_grid
 from model_fn.drawing.batch_grid import GridCell
-from model_fn.drawing.boxes import sans
 
 
 def padded(function):
@@ -105,15 +104,3 @@ def test_page_shows_pixels_boxes_and_the_border_of_the_real_image():
     assert np.ptp(shown[90, 90]) > 40  # the mask
     on_box = shown[50, 10]
     assert np.abs(on_box - [200, 30, 30]).max() > 60
-
-
-def test_page_of_nothing_and_long_names():
-    with pytest.raises(ValueError, match="at least one"):
-        batch_grid.draw_grid([])
-    cell = GridCell(np.zeros([10, 30, 3], np.uint8), [10, 30], np.zeros([0, 4]), [], [], "x" * 500)
-    page = batch_grid.draw_grid([cell], side=120)
-    assert page.size == (140, 10 + 40 + 40 + 10)
-    font = sans(12)
-    fitted = batch_grid._fitted("folder/" + "x" * 100 + "/17.jpg", 120, font)
-    assert fitted.startswith("folder/") and fitted.endswith("17.jpg") and "…" in fitted
-    assert font.getlength(fitted) <= 120

@@ -4,7 +4,6 @@ from typing import List, Set, Tuple
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
 
 from estimator_det.files.mask_regions import MaskRegion
 from model_fn.drawing import boxes as drawing_boxes
@@ -13,8 +12,6 @@ from model_fn.drawing.boxes import (
     DrawOptions,
     draw_boxes,
     place_labels,
-    sans,
-    write_label,
 )
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
@@ -121,13 +118,3 @@ def test_each_label_has_the_score_of_its_box(monkeypatch):
     found = np.float32([[0, 0, 0.4, 0.4], [0.5, 0.5, 1, 1]])
     draw_boxes(np.zeros((400, 400, 3), np.uint8), found, ["cat", "dog"], np.float32([0.9, 0.6]))
     assert texts == ["cat 90%", "dog 60%"]
-
-
-@pytest.mark.parametrize(("color", "text"), [((255, 255, 0), 0), ((0, 0, 120), 255)])
-def test_text_of_labels_is_dark_on_light_colours(color, text):
-    canvas = Image.new("RGB", (60, 30))
-    draw = ImageDraw.Draw(canvas)
-    write_label(draw, "cat", (0, 0, 29, 59), color, sans(16))
-    pixels = np.asarray(canvas).reshape(-1, 3)
-    assert (pixels == text).all(axis=1).any() and (pixels == color).all(axis=1).any()
-    assert not (pixels == 255 - text).all(axis=1).any()

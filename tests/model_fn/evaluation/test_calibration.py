@@ -14,7 +14,7 @@ from estimator_det.boxes.score_conversion import CALIBRATIONS
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import FinalScores
-from estimator_det.errors import ConfigError, RunError, UsageError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2, post_processing_pb2
 from model_fn.evaluation import calibration
 from model_fn.evaluation.matching import ClassMatches, Matches
@@ -283,14 +283,3 @@ def test_long_texts_are_one_line_or_refused(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="a command line takes 100; use a calibration of all"):
         calibration.write(calibrated, scores, str(tmp_path), 0)
     assert not list(tmp_path.iterdir())
-
-
-def test_models_with_and_without_class_scores():
-    config = pipeline_pb2.TrainEvalPipelineConfig()
-    with pytest.raises(ConfigError, match="model: has no class scores"):
-        calibration.scores_of(config, KINDS[0])
-    config.model.faster_rcnn.number_of_stages = 1
-    with pytest.raises(ConfigError, match="model: has no class scores"):
-        calibration.scores_of(config, KINDS[0])
-    config.model.faster_rcnn.number_of_stages = 2
-    assert calibration.scores_of(config, KINDS[0]).path.endswith("second_stage_post_processing")
