@@ -45,7 +45,7 @@ class ProgressReport(NamedTuple):
     """Figures of a run at a step; rates and waits cover the time since the previous report."""
 
     step: int
-    num_steps: Optional[int]  # None for a training without end
+    num_steps: Optional[int]  # None: until it is stopped
     values: Dict[str, float]  # loss terms, learning rate, gradient norm
     # None where it is not known, as at the first step or without a GPU.
     images_per_second: Optional[float] = None

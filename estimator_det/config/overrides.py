@@ -59,7 +59,7 @@ def override(config: Config, **settings: Any) -> Config:
     The settings:
         batch_size: Training batch size over all replicas, at least 1.
         eval_batch_size: Evaluation batch size, at least 1.
-        num_train_steps: Steps to train; 0 trains without end.
+        num_train_steps: Steps to train; 0 trains until it is stopped.
         learning_rate: Initial (base) rate; the later rates of its schedule keep their proportion.
         momentum_optimizer_value: Momentum of the momentum or RMSProp optimizer.
         use_bfloat16: Whether the network computes in bfloat16 on TPU.

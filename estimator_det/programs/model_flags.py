@@ -18,7 +18,7 @@ _SWITCHES = {
     "help": "Show this text.",
     "eval_training_data": "Evaluate on the training records.",
     "run_once": "With --checkpoint_dir: evaluate the latest checkpoint, then stop.",
-    "use_tpu": "Train on a TPU: that of --tpu_name, or that of the environment variable "
+    "use_tpu": "Train on a TPU: named by --tpu_name, or by the environment variable "
     "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG.",
     "rehearse_tpu": "Run the TPU training loop on this machine, without a TPU.",
     "eval_on_tpu": "With --use_tpu: also evaluate on the TPU, not on this machine.",

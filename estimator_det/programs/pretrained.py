@@ -173,8 +173,8 @@ def download(model: ZooModel, cache: str) -> str:
     checksum = pooch.file_hash(path, algorithm)
     if published and checksum != published:
         raise RunError(
-            f"{path} has the {algorithm} {checksum}; that of {model.name} is {published}. Delete "
-            f"the file to download it again, or replace it by {model.url}"
+            f"{path} has the {algorithm} {checksum}; published for {model.name} is {published}. "
+            f"Delete the file to download it again, or replace it by {model.url}"
         )
     state = "as published" if published else "none is published to compare it with"
     _LOG.info("%s of %s: %s (%s)", algorithm, model.file, checksum, state)

@@ -21,7 +21,7 @@ WIDTH = 110
 NOTES = {
     "feature_extractor": "The network that turns an image into feature maps.",
     "conv_hyperparams": "Regularizer, first values and batch norm of the convolutions.",
-    "override_base_feature_extractor_hyperparams": "They are those of the backbone, too.",
+    "override_base_feature_extractor_hyperparams": "The backbone has them, too.",
     "anchor_generator": "Boxes of several sizes and shapes around each cell of the feature maps.",
     "first_stage_anchor_generator": "Boxes of several sizes around each cell of the feature map.",
     "box_coder": "A box is learned as its offset from an anchor, in these units.",

@@ -116,7 +116,7 @@ def failure_reason(path: str, difference: ModelDifference, tolerance: Tolerance)
     return (
         f"{path} does not give what the checkpoint gives: {describe(difference)}; allowed are "
         f"{tolerance.scores} and {tolerance.boxes}{which}. Do not use it; export another format, "
-        "or another --quantize, on photos like those of the training (--sample_images)"
+        "or another --quantize, on photos like the training's (--sample_images)"
     )
 
 

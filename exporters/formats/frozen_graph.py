@@ -159,8 +159,9 @@ def refuse_without_weights(graph_def: Any, arrays: Dict[str, np.ndarray], path: 
     if not layers:
         return
     text = (
-        f"{path} contains no weights: {counted(len(layers), 'layer')} of it, such as that of the "
-        f"constant {plain(layers[0].weights.name)}, {'has' if len(layers) == 1 else 'have'} none. "
+        f"{path} contains no weights: {counted(len(layers), 'layer')} of it, such as the layer of "
+        f"the constant {plain(layers[0].weights.name)}, "
+        f"{'has' if len(layers) == 1 else 'have'} none. "
     )
     if files.exists(os.path.join(os.path.dirname(path) or ".", TFJS_MANIFEST)):
         raise RunError(

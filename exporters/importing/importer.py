@@ -256,13 +256,14 @@ def _apply_anchor_order(
             )
         if order is None:
             warnings.append(
-                f"the anchors of the file, {len(published.anchors)}, are not those of the "
-                f"configuration, {len(own_model.anchors)}; they differ by up to {difference:.3g} "
-                "of an image's side. Correct the anchor_generator, or boxes are wrong"
+                f"the {len(published.anchors)} anchors of the file are not the "
+                f"{len(own_model.anchors)} anchors of the configuration; they differ by up "
+                f"to {difference:.3g} of an image's side. Correct the anchor_generator, or boxes "
+                "are wrong"
             )
         else:
             notes.append(
-                "anchors: those of the file and of the configuration are equal (largest "
+                "anchors of the file and of the configuration are equal (largest "
                 f"difference {difference:.1g} of an image's side); order of anchors: {order}"
             )
         order = chosen or order

@@ -91,7 +91,7 @@ def _check_permutation(config: Message, at: str) -> Iterator[Problem]:
         yield error(
             f"{at}.{field}",
             f"is {permutation}; it must contain each of 0 to {len(permutation) - 1} once",
-            "list for each keypoint the one that replaces it",
+            "list for each keypoint its replacement",
         )
 
 
@@ -106,7 +106,7 @@ def _check_keypoints(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> It
             yield error(
                 step.at,
                 f"the samples have keypoints, but {field} is not set",
-                "list for each keypoint the one that replaces it in a flipped image",
+                "list for each keypoint its replacement in a flipped image",
             )
         elif length not in (0, count):
             yield error(

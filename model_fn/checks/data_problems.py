@@ -138,7 +138,7 @@ def check_anchors(
             field if two_stages else f"{model}.matcher",
             f"{_share(lost, total)} {'gets' if lost == 1 else 'get'} no anchor at all and "
             f"{_are(lost)} never learnt"
-            + (": the only one that fits is taken by another box" if forced else ""),
+            + (": another box has taken the only anchor that fits" if forced else ""),
             "place anchors more densely (larger input, finer feature maps)"
             if forced
             else "set force_match_for_each_row: true, or lower matched_threshold",

@@ -279,7 +279,7 @@ def sigmoid_parameters(matches: ClassMatches) -> Optional[Point]:
 
 def _not_more_precise(kind: str) -> RunError:
     return RunError(
-        f"no {kind} calibrates these detections: those of higher scores are not more often "
+        f"no {kind} calibrates these detections: higher scores are not more often "
         "correct, or a score separates correct from wrong ones; evaluate on more records, or use "
         "function_approximation"
     )

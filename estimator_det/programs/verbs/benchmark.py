@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = "TFRecord files, for images and the mAP; may be repeated"
     add_options(parser, str, {"--data PATTERN": text}, action="append", required=True)
-    text = "of the records (default: that of the export)"
+    text = "label map of the records (default: the label map in the export)"
     add_options(parser, str, {"--label_map FILE": text})
     text = "images for each run; models of one batch size are measured at it only (default: 1,8)"
     add_options(parser, _numbers, {"--batch_sizes N,N,…": text}, default=(1, 8))

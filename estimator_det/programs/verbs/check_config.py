@@ -88,14 +88,14 @@ def _graph_lines(
             f"graph:      {printing.counted(graphs.num_variables, 'variable')}, "
             f"{printing.counted(graphs.num_operations, 'operation')}"
         )
-    lines += _quantized_lines(config, graphs.quantized, as_list=list_quantized)
+    lines += _quantized_lines(config, graphs.quantized, lists_names=list_quantized)
     if graphs.warm_start is not None:
         lines.append(f"start:      {graphs.warm_start.heading()}")
     return lines
 
 
 def _quantized_lines(
-    config: pipeline_pb2.TrainEvalPipelineConfig, scopes: Sequence[str], *, as_list: bool
+    config: pipeline_pb2.TrainEvalPipelineConfig, scopes: Sequence[str], *, lists_names: bool
 ) -> List[str]:
     """Number of tensors that simulate quantization, and their names."""
     if not scopes:
@@ -110,7 +110,7 @@ def _quantized_lines(
         f"quantized:  {weights} of {options.weight_bits} bits and {activations} of "
         f"{options.activation_bits} bits, rounded from step {max(options.delay, 1)} on"
     )
-    if not as_list:
+    if not lists_names:
         return [f"{heading} (--list_quantized lists them)"]
     return [heading, *(f"            {scope}" for scope in scopes)]
 

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=format_name,
         metavar="FORMAT",
-        help=f"{', '.join(CONVERTERS)}, that of a converter of yours (--import), or {TFRECORD}",
+        help=f"{', '.join(CONVERTERS)}, a format of your own (--import), or {TFRECORD}",
     )
     parser.add_argument(
         "--to",

@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=score_or_auto,
         metavar="SCORE",
         help="draw and write only detections of this score or more (default: 0.5, or auto with "
-        "--save_annotations); auto: for each class that of the best F1 in the evaluation of the "
-        "exported checkpoint",
+        "--save_annotations); auto: for each class the score of the best F1 in the evaluation of "
+        "the exported checkpoint",
     )
     parser.add_argument(
         "--save_annotations",

@@ -146,7 +146,7 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError("--records and --label_map belong together: give both")
     if options.calibrate and not has_config:
         raise UsageError(
-            "--calibrate changes a configuration: give the one that the detections were made with"
+            "--calibrate changes a configuration: give the configuration of the detections"
         )
 
 

@@ -100,8 +100,8 @@ def _add_input_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     texts = {
         "--label_map_path": "becomes an asset (default: the label map of the configuration)",
-        "--thresholds FILE": "thresholds for detect --threshold auto (default: those of the "
-        "checkpoint's evaluation, eval_READER/thresholds-STEP.json, if there are any)",
+        "--thresholds FILE": "thresholds for detect --threshold auto (default: "
+        "eval_READER/thresholds-STEP.json of the checkpoint's evaluation, if there is one)",
     }
     add_options(parser, str, texts)
     text = "the SavedModel has variables, not constants: slower, but they can be changed"

@@ -26,12 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = (
         "format of the model: checkpoint, frozen_graph, saved_model, tf2_checkpoint, tfjs, tflite, "
-        "or one that a module of --import registers"
+        "or a format that a module of --import registers"
     )
     add_options(parser, str, {"--from FORMAT": text}, dest="source", required=True)
     text = (
-        "configuration of the model (default: one that is proposed from the shapes in the file, "
-        "for SSD with MobileNet v1 or v2)"
+        "configuration of the model (default, for SSD with MobileNet v1 or v2: proposed from the "
+        "shapes in the file)"
     )
     add_options(parser, str, {"--pipeline_config_path FILE": text})
     add_change_arguments(parser)
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--anchor_order",
         choices=("last", "2017"),
         help="position of the interpolated anchor: 2017 for models of the first release of the "
-        "Object Detection API (second), last for others (default: that of the anchors in the "
-        "file, else last)",
+        "Object Detection API (second), last for others (default: as the anchors in the file "
+        "say, else last)",
     )
     add_options(parser, bool, {"--overwrite": "replace an earlier import"})
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, switches)
     texts = {
         "--output_dir DIR": "folder for the configuration",
-        "--model NAME": "a name from --list (default: that of the weights, or ssd_mobilenet_v1)",
+        "--model NAME": "a name from --list (default: as the weights, or ssd_mobilenet_v1)",
         "--pretrained NAME|PATH": "weights to start from: a name from `estimator-det pretrained "
         "--list`, an archive (.tar.gz), or the folder of a run or an import",
     }
@@ -105,7 +105,7 @@ def _print_list() -> None:
     for cells in rows:
         console.print_line("{:<31}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
     console.report_result([dict(zip(rows[0], cells)) for cells in rows[1:]])
-    console.print_line("time: of training an image on a CPU; 1 is that of ssd_mobilenet_v1")
+    console.print_line("time: for training an image on a CPU, relative to ssd_mobilenet_v1")
     console.print_line(
         "mAP on COCO and speed: as published for these weights, which --pretrained takes; "
         "`estimator-det pretrained --list` prints all"

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images per row; with --augmentation, results of each record (default: %(default)s)"
     add_options(parser, positive, {"--columns": text}, default=4)
     text = (
-        "draw records before and after one step instead: that of the configuration with this "
+        "draw records before and after one step instead: the configured step with this "
         "name, else the step with its defaults, or with settings as proto text, e.g. 'mosaic: "
         "min_scale: 0.8'; may be repeated"
     )

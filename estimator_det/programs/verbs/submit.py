@@ -59,7 +59,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, str, required, required=True)
     add_options(
-        parser, str, {"--project": "project of the job (default: that of gcloud)"}, default=""
+        parser,
+        str,
+        {"--project": "project of the job (default: the project of gcloud)"},
+        default="",
     )
     text = "vertex, or ai-platform: closed since January 2025, prints the command only"
     add_options(parser, str, {"--platform": text}, choices=PLATFORMS, default="vertex")

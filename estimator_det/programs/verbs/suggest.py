@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--output_dir": text}, default="suggestions")
     text = (
         "the score around which a detection is doubtful, and that a draft needs; auto: for each "
-        "class that of the best F1 in the evaluation of the exported checkpoint (default: "
+        "class the score of the best F1 in the evaluation of the exported checkpoint (default: "
         "%(default)s)"
     )
     add_options(parser, score_or_auto, {"--threshold SCORE": text}, default=AUTO)

@@ -105,8 +105,8 @@ def _add_loop_arguments(group: Any) -> None:
     group.add_argument(
         "--strategy",
         choices=run_options.STRATEGIES,
-        help="train by the TF2 loop: on one device, on all GPUs of this machine, on those of all "
-        "machines in TF_CONFIG together, on those of its workers, each for itself, or on a TPU",
+        help="train by the TF2 loop: on one device, on all GPUs of this machine, on all GPUs of "
+        "the machines in TF_CONFIG together, on its workers, each for itself, or on a TPU",
     )
     numbers = {
         "--num_replicas": "devices of this machine that share a batch, without a GPU logical "
@@ -119,7 +119,7 @@ def _add_loop_arguments(group: Any) -> None:
     add_options(group, int, numbers)
     texts = {
         "--tpu_name": "with --strategy tpu: name of the TPU, its grpc:// address, or local on its "
-        "own machine (default: that of KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG)",
+        "own machine (default: from KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS, TPU_NAME or TPU_CONFIG)",
         "--tpu_zone": "zone of the TPU",
         "--gcp_project": "project of the TPU",
     }

@@ -223,15 +223,15 @@ class Lookup:
         return images[0]
 
     def check_any(self) -> None:
-        """Refuses a file none of whose images is among the records."""
+        """Refuses a file if no image of it occurs in the records."""
         if self._used or not self._file.names:
             return
         names = ", ".join(map(quoted, self._file.names[:_SHOWN]))
         records = ", ".join(map(quoted, self._records_without[:_SHOWN]))
         raise RunError(
-            f"{plain(self._file.path)}: none of its {len(self._file.names):,} images is among "
-            f"the records; its images are {names}, and the records have the source ids "
-            f"{records or '(none: there is no record)'}; evaluate on the records of these images"
+            f"{plain(self._file.path)}: its {len(self._file.names):,} images do not occur in the "
+            f"records. The file has the images {names}, the records have the source ids "
+            f"{records or '(none: there is no record)'}. Evaluate on the records of these images"
         )
 
     def counts(self) -> Dict[str, float]:

@@ -156,7 +156,7 @@ def test_boxes_that_are_near_enough_are_not_worth_a_warning():
 
 def test_lost_boxes():
     (taken,) = data_problems.check_anchors("m", coverage(["", ""], lost=[1]))
-    assert taken.severity == "warning" and "taken by another box" in taken.message
+    assert taken.severity == "warning" and "another box has taken" in taken.message
     problems = list(
         data_problems.check_anchors("m", coverage([SMALL] * 2, lost=[0, 1], forced=False))
     )

@@ -124,7 +124,9 @@ def test_files_of_other_images_are_refused(tmp_path):
     with pytest.raises(RunError) as caught:
         lookup.check_any()
     text = str(caught.value)
-    assert r"none of its 2 images is among the records; its images are '9', 'z\x1b[2J'" in text
+    assert (
+        r"its 2 images do not occur in the records. The file has the images '9', 'z\x1b[2J'" in text
+    )
     assert "source ids '1', '2'" in text
     lookup_of(tmp_path, []).check_any()
 
