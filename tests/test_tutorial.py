@@ -47,7 +47,7 @@ def folder(
     """The working folder; steps are not measured."""
     monkeypatch.chdir(tmp_path)
     speed = step_speed.Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
-    monkeypatch.setattr(step_speed, "measure", lambda *_, **__: speed)
+    monkeypatch.setattr(step_speed, "measure", lambda *_, **__: [speed])
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     return tmp_path
 

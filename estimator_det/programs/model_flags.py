@@ -12,7 +12,7 @@ from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import other_trainers
 from estimator_det.programs.cloud import environment
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16
+from model_fn.runs.options import BFLOAT16_CONVOLUTIONS, FLOAT32, MIXED_BFLOAT16
 
 _SWITCHES = {
     "help": "Show this text.",
@@ -87,14 +87,15 @@ _UNUSED_IN_EVALUATION = (
     "use_tpu",
     "rehearse_tpu",
     "eval_on_tpu",
-    "precision",
     "task_timeout_secs",
 )
 _CHOICES = {  # name -> values, help
     "precision": (
-        (FLOAT32, MIXED_BFLOAT16),
-        "What the network computes in while it trains; variables and losses stay float32. Default: "
-        "float32, or on a TPU what train_config.use_bfloat16 says.",
+        (FLOAT32, BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16),
+        "What the network computes in; variables and losses stay float32. bfloat16_convolutions "
+        "rounds what convolutions read, on CPUs that have bfloat16, in evaluations, too; "
+        "mixed_bfloat16 is for training. Default: float32, or on a TPU what "
+        "train_config.use_bfloat16 says.",
     ),
     "mode": (
         ("train_and_eval", "train", "eval"),
@@ -201,6 +202,8 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
     unused: Tuple[str, ...] = ("record_summaries",)
     if evaluates_only:
         unused += _UNUSED_IN_EVALUATION
+        if values["precision"].value == MIXED_BFLOAT16:
+            unused += ("precision",)
     if values["run_once"].value or not evaluates_only:
         unused += _UNUSED_WITHOUT_WAITING
     if values["mode"].value == "train":

@@ -147,4 +147,5 @@ def _evaluate(config: pipeline_pb2.TrainEvalPipelineConfig, flag: Dict[str, Any]
         sample_1_of_n=flag[f"sample_1_of_n_{sampling}"],
         max_retries=flag["max_eval_retries"],
         timeout_secs=flag["eval_timeout_secs"],
+        precision=flag["precision"],
     )

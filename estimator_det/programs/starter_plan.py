@@ -32,7 +32,6 @@ class Plan(NamedTuple):
     reasons: Dict[str, str]  # by field
     findings: List[str]  # about the data and the anchors
     expectations: List[str]
-    precision: str  # in which this machine trains fastest
 
 
 def make_plan(
@@ -58,7 +57,8 @@ def make_plan(
     else:
         starter.set_weights(draft, weights)
     anchor_lines = _set_sizes(draft, columns, budget, names, is_fine_tuned)
-    speed = step_speed.fastest(draft.config)
+    precisions = step_speed.own_precisions(draft.config)
+    speed = step_speed.fastest(step_speed.measure(draft.config, precisions))
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
     steps, why = starter.num_steps(budget, num_images, batch_size, is_fine_tuned, speed.seconds)
     epochs = steps * batch_size / num_images
@@ -79,7 +79,7 @@ def make_plan(
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')}, and "
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
-    return Plan(draft.config, draft.reasons, findings, [expectation], speed.precision)
+    return Plan(draft.config, draft.reasons, findings, [expectation])
 
 
 def _set_sizes(
@@ -88,7 +88,7 @@ def _set_sizes(
     """Decides batch size, width, input size and anchors; returns lines about the anchors."""
     # Small, so that measuring does not run out of memory where training would not either.
     draft.set("train_config.batch_size", 1 if draft.is_two_stage else 8)
-    speed, memory = step_speed.measure(draft.config), available_memory()
+    (speed,), memory = step_speed.measure(draft.config), available_memory()
     epochs = None
     if not has_heads and budget.hours is not None:
         step_secs = speed.seconds / speed.batch_size  # a step with a batch of 1

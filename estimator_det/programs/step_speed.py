@@ -1,30 +1,35 @@
-"""Speed of training steps of a model on this machine."""
+"""Speed of training steps of a model on this machine, in each precision that it has."""
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
+import functools
 import logging
-import pathlib
-import resource
+import math
+import os
 import tempfile
 import time
-from typing import TYPE_CHECKING, List, NamedTuple
+import warnings
+from typing import BinaryIO, Callable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.config import pipeline
-from inputs.machine import has_bfloat16
+from estimator_det.compat import tf
+from estimator_det.config import pipeline, plugins
+from estimator_det.errors import NotFiniteLossError, RunError
+from estimator_det.protos import pipeline_pb2
+from inputs import machine
+from model_fn.events import GRADIENT_NORM
 from model_fn.runs import runner
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, TrainOptions
+from model_fn.runs.options import BFLOAT16_CONVOLUTIONS, FLOAT32, MIXED_BFLOAT16, TrainOptions
+from model_fn.training.step import TOTAL_LOSS
 
-if TYPE_CHECKING:
-    from estimator_det.protos import pipeline_pb2
-
-FIRST_STEPS = 3  # slower, since they choose kernels and allocate memory
-MEASURED_STEPS = 6
-MEASURED_SECS = 15.0  # for slow models, at least one step
-BETTER_TIME = 0.85  # share of the time in float32 for which bfloat16 is worth its rounding
+MEASURED_STEPS = 20
+MEASURED_SECS = 2.5  # for slow models, at least two steps
+# Mean relative differences of the loss and of the norm of its gradients from float32.
+TOLERANCES = (0.02, 0.5)
+BETTER_TIME = 0.95  # share of the time in float32 for which bfloat16 is worth its rounding
 
 
 class Speed(NamedTuple):
@@ -32,69 +37,131 @@ class Speed(NamedTuple):
 
     seconds: float
     batch_size: int
-    num_bytes: int  # peak memory of the process during the steps
+    num_bytes: int  # peak memory of a process that trains
     precision: str = FLOAT32  # one of `model_fn.runs.options.PRECISIONS`
+    # Total loss and norm of the gradients of each step; all precisions start with one seed.
+    losses: Sequence[Tuple[float, float]] = ()
 
 
-def fastest(config: pipeline_pb2.TrainEvalPipelineConfig) -> Speed:
-    """Speed of a step in the faster one of float32 and bfloat16."""
-    exact = measure(config)
-    if not has_bfloat16():
-        return exact
-    # Small networks are faster in float32 even where processors compute bfloat16.
-    rounded = measure(config, MIXED_BFLOAT16)
-    return rounded if rounded.seconds < BETTER_TIME * exact.seconds else exact
+def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
+    """The precisions in which this machine may train fastest, first float32."""
+    if config.graph_rewriter.HasField("quantization"):
+        return [FLOAT32]
+    if tf.config.list_physical_devices("GPU"):
+        return [FLOAT32, MIXED_BFLOAT16]
+    # Others emulate bfloat16.
+    return [FLOAT32, *([BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16] if machine.has_bfloat16() else ())]
+
+
+def fastest(speeds: Sequence[Speed]) -> Speed:
+    """The fastest of several precisions, with losses and gradients of float32, the first one."""
+    exact = speeds[0]
+    alike = [each for each in speeds[1:] if is_alike(each, exact)]
+    best = min(alike, key=lambda each: each.seconds, default=exact)
+    return best if best.seconds < BETTER_TIME * exact.seconds else exact
+
+
+def is_alike(speed: Speed, exact: Speed) -> bool:
+    """True if losses and gradients differ from those of float32 by what rounding changes."""
+    pairs = np.array(list(zip(speed.losses, exact.losses)))  # [steps, 2, loss and norm]
+    if not pairs.size:
+        return False
+    differences = np.abs(pairs[:, 0] / pairs[:, 1] - 1)
+    return bool((differences.mean(axis=0) <= TOLERANCES).all())
+
+
+def describe(speeds: Sequence[Speed]) -> str:
+    """The precision that `fastest` takes, with all that were measured."""
+    exact = speeds[0]
+    texts = []
+    for each in speeds:
+        text = f"{each.precision} {each.seconds:.2f} s"
+        texts.append(text if each is exact or is_alike(each, exact) else f"{text}, other losses")
+    return f"precision: {fastest(speeds).precision}; a step in {'; '.join(texts)}"
+
+
+def measure(
+    config: pipeline_pb2.TrainEvalPipelineConfig, precisions: Sequence[str] = (FLOAT32,)
+) -> List[Speed]:
+    """Trains a few steps in each precision, in processes and folders that end with them."""
+    # A GPU has memory for one of them.
+    jobs = 1 if tf.config.list_physical_devices("GPU") else len(precisions)
+    modules = list(plugins.module_files())
+    with tempfile.NamedTemporaryFile() as turns:
+        shared = (config.SerializeToString(), modules, turns.name, jobs)
+        try:
+            return list(machine.run_in_processes(_measure_alone, shared, precisions, jobs=jobs))
+        except machine.ProcessDiedError as error:
+            raise RunError(
+                "no step was measured: the process died, perhaps because memory ran out. Lower "
+                "train_config.batch_size, or the size of the images"
+            ) from error
+
+
+def _take_turn(turns: BinaryIO, num_processes: int) -> None:
+    """Waits until all processes have built their graphs, and for those that train before this one.
+
+    The turn ends where the file is closed.
+    """
+    turns.write(b".")
+    while os.path.getsize(turns.name) < num_processes:
+        time.sleep(0.05)
+    fcntl.flock(turns, fcntl.LOCK_EX)
 
 
 class _Timer(Hook):
     """Ends a run when enough steps have been timed."""
 
-    def __init__(self) -> None:
+    def __init__(self, take_turn: Callable[[], None]) -> None:
+        self._take_turn = take_turn
         self.times: List[float] = []  # at which steps ended
+        self.losses: List[Tuple[float, float]] = []
 
     def begin(self, context: RunContext, step: int) -> None:
         self._stop = context.stop
+        self._take_turn()
 
     def after_step(self, result: StepResult) -> None:
         self.times.append(time.monotonic())
-        timed = len(self.times) - FIRST_STEPS
-        is_slow = timed >= 1 and self.times[-1] - self.times[FIRST_STEPS - 1] > MEASURED_SECS
-        if timed >= MEASURED_STEPS or is_slow:
+        self.losses.append((result.scalars[TOTAL_LOSS], result.scalars[GRADIENT_NORM]))
+        is_slow = len(self.times) > 1 and self.times[-1] - self.times[0] > MEASURED_SECS
+        if len(self.times) >= MEASURED_STEPS or is_slow:
             self._stop.request()
 
 
-def measure(config: pipeline_pb2.TrainEvalPipelineConfig, precision: str = FLOAT32) -> Speed:
-    """Trains a few steps of a configuration, in a folder that is deleted."""
+def _measure_alone(shared: Tuple[bytes, List[str], str, int], precision: str) -> Speed:
+    serialized, modules, path, num_processes = shared
+    plugins.load(modules)  # A new process has none.
+    config = pipeline_pb2.TrainEvalPipelineConfig.FromString(serialized)
     # So low that even a first batch of unfit anchors cannot end the run as not finite.
     rate = "learning_rate { constant_learning_rate { learning_rate: 1e-5 } }"
     optimizer = f"train_config.optimizer={{ adam_optimizer {{ {rate} }} }}"
     config = pipeline.apply_overrides(config, [optimizer])
-    timer = _Timer()
-    options = TrainOptions(
-        hooks=(timer,), precision=precision, progress=False, num_train_steps=10**6
-    )
-    reset_peak_memory()
     logging.disable(logging.WARNING)  # The run is not the user's.
-    try:
-        with tempfile.TemporaryDirectory() as folder:
+    warnings.simplefilter("ignore")
+    with open(path, "ab", buffering=0) as turns, tempfile.TemporaryDirectory() as folder:
+        timer = _Timer(functools.partial(_take_turn, turns, num_processes))
+        options = TrainOptions(
+            hooks=(timer,), precision=precision, progress=False, num_train_steps=10**6, seed=0
+        )
+        try:
             runner.run(config, folder, options, evaluates=False)
-    finally:
-        logging.disable(logging.NOTSET)
-    seconds, batch_size = _median_step(timer.times), config.train_config.batch_size
-    return Speed(seconds, batch_size, peak_memory(), precision)
-
-
-def reset_peak_memory() -> None:
-    """Forgets the peak of what this process did before, such as reading a whole data set."""
-    with contextlib.suppress(OSError):  # not permitted in some containers
-        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        except NotFiniteLossError:
+            if precision == FLOAT32:
+                raise
+            timer.losses.clear()
+        except tf.errors.OpError as error:  # which other processes cannot get
+            raise RunError(str(error.message).split("\n")[0]) from error
+        finally:
+            turns.write(b".")  # The others do not wait for a run that failed before its first step.
+    # The first step is slower, since it chooses kernels and allocates memory.
+    seconds = float(np.median(np.diff(timer.times))) if timer.losses else math.inf
+    return Speed(seconds, config.train_config.batch_size, peak_memory(), precision, timer.losses)
 
 
 def peak_memory() -> int:
-    """Largest memory of this process since `reset_peak_memory`, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # in kibibytes on Linux
-
-
-def _median_step(times: List[float]) -> float:
-    """Median seconds of a step, from the times at which steps ended."""
-    return float(np.median(np.diff(times[FIRST_STEPS - 1 :])))
+    """Largest resident memory of this process so far, in bytes."""
+    # `getrusage` begins with the memory of the process that started this one.
+    with open("/proc/self/status", encoding="ascii") as file:
+        (line,) = (line for line in file if line.startswith("VmHWM"))
+    return 1024 * int(line.split()[1])

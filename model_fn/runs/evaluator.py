@@ -28,11 +28,11 @@ from model_fn.evaluation.best_checkpoints import BestCheckpoints
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import Reader, evaluation_folder, evaluation_readers
 from model_fn.model_fn import ModelFn
-from model_fn.runs import exports
+from model_fn.runs import exports, precision
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.context import RunContext
-from model_fn.runs.options import TrainOptions
+from model_fn.runs.options import TrainOptions, with_precision
 from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ def evaluate(
 
     Args:
         model_dir: Folder of a run; it gets the events.
-        options: Options of the run; `evaluation.sample_1_of_n` alone counts here.
+        options: Options of the run; `evaluation.sample_1_of_n` and `precision` count here.
         checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
     """
     _require(config, on_training_data)
@@ -219,12 +219,14 @@ def make_run(
     """A run that only evaluates, on this machine, by a configuration without errors."""
     require_v2_behavior()
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
+    precision.set_up(options.precision)
     readers = evaluation_readers(
         config,
         on_training_data=on_training_data,
         sample_1_of_n=options.evaluation.sample_1_of_n,
     )
-    return EvaluationRun(RunContext(config, model_dir, options), readers, shown=shown)
+    context = RunContext(with_precision(config, options), model_dir, options)
+    return EvaluationRun(context, readers, shown=shown)
 
 
 def continuous_eval(
@@ -244,7 +246,7 @@ def continuous_eval(
 
     Args:
         options: Options of the run. Of `evaluation`, the sampling, `throttle_secs` and the best
-            checkpoints count.
+            checkpoints count, and `precision`.
         checkpoint_dir: By default `model_dir`.
         max_retries: Number of evaluations that may fail on their data; negative for any number.
         timeout_secs: End after this time without a new checkpoint; by default never.

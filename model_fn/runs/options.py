@@ -15,11 +15,13 @@ PARAMETER_SERVER, TPU = "parameter_server", "tpu"
 LOCAL = "local"  # name of a TPU on its own machine
 FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
+BFLOAT16_CONVOLUTIONS = "bfloat16_convolutions"  # Tensors are float32, which oneDNN rounds.
 
 STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER, TPU)
 MULTI_MACHINE_STRATEGIES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
 TPU_FIELDS = ("tpu_name", "tpu_zone", "gcp_project")
-PRECISIONS = (FLOAT32, MIXED_FLOAT16, MIXED_BFLOAT16)
+EVALUATED_PRECISIONS = (FLOAT32, BFLOAT16_CONVOLUTIONS)
+PRECISIONS = (*EVALUATED_PRECISIONS, MIXED_BFLOAT16, MIXED_FLOAT16)
 
 STEPS_OF_WORKER = 16  # between two returns to the hooks
 DEFAULT_SAVE_SECS = 600
@@ -229,7 +231,8 @@ class TrainOptions:
     # `evaluates` is set; reports come once a loop.
     tpu: Optional[TpuOptions] = None
     # One of `PRECISIONS`, in which the network computes while it trains; variables and losses stay
-    # float32. By default float32, or on a TPU as `train_config.use_bfloat16` says.
+    # float32. By default float32, or on a TPU as `train_config.use_bfloat16` says. With
+    # BFLOAT16_CONVOLUTIONS all that the process computes from then on has them, evaluations too.
     precision: Optional[str] = None
     progress: bool = True  # report loss terms, rate and time left on standard error
     progress_steps: int = 20  # steps between two reports
@@ -251,8 +254,8 @@ class TrainOptions:
                 "of the TF2 loop"
             )
         _check_choice(self, "precision", PRECISIONS)
-        if self.precision == MIXED_FLOAT16 and self.is_for_tpu:
-            raise UsageError(f"precision is {MIXED_FLOAT16}; a TPU has {MIXED_BFLOAT16}")
+        if self.precision in (MIXED_FLOAT16, BFLOAT16_CONVOLUTIONS) and self.is_for_tpu:
+            raise UsageError(f"precision is {self.precision}; a TPU has {MIXED_BFLOAT16}")
         if self.precision == MIXED_FLOAT16 and self.loop is None:
             raise UsageError(
                 f"precision is {MIXED_FLOAT16}, which needs a scale of the loss that only the TF2 "

@@ -25,7 +25,7 @@ from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import MetricValues
-from model_fn.runs import roles, task_watch, training_run
+from model_fn.runs import precision, roles, task_watch, training_run
 from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
@@ -110,6 +110,7 @@ def run(
         read_cluster(),
         label_maps=dict(label_maps),
     )
+    precision.set_up(options.precision)
     role = roles.find_role(context, evaluates=evaluates)
     if role == roles.EVALUATES:
         return _evaluate_others(context)

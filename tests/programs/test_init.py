@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 import pytest
@@ -29,7 +30,12 @@ from model_fn.checks import config_check, data_check
 from model_fn.checks.anchor_coverage import Coverage, MapAnchors
 from model_fn.runs import runner
 
-FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9)
+# Losses and norms of gradients are those of float32 within what bfloat16 rounds.
+FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9, losses=[(2.0, 5.0), (1.0, 4.0)])
+CONVOLUTIONS = FAST._replace(
+    seconds=0.08, precision="bfloat16_convolutions", losses=[(2.01, 5.3), (0.99, 4.4)]
+)
+MIXED = FAST._replace(seconds=0.05, precision="mixed_bfloat16", losses=[(1.98, 6.0), (1.0, 3.0)])
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +54,11 @@ def figure_records(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(config: Any, precision: str = FAST.precision) -> Speed:
-        return FAST if precision == FAST.precision else Speed(0.05, 8, 10**9, precision)
+    def measure(_: Any, precisions: Sequence[str] = (FAST.precision,)) -> List[Speed]:
+        return [FAST, MIXED][: len(precisions)]
 
     monkeypatch.setattr(step_speed, "measure", measure)
-    monkeypatch.setattr(step_speed, "has_bfloat16", lambda: True)
+    monkeypatch.setattr(step_speed, "own_precisions", lambda _: [FAST.precision, MIXED.precision])
 
 
 def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
@@ -102,7 +108,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path
     printed = capsys.readouterr().out
     assert "Expect: 5,620 steps of 8 images" in printed
     assert "ssd_random_crop" in text  # 700 passes over 64 images
-    assert "--precision mixed_bfloat16" in printed
+    assert "--precision auto" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
     assert "Add --overwrite" in capsys.readouterr().err
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
@@ -370,19 +376,40 @@ def test_comments_explain_each_field_once():
     assert reasons  # the caller's
 
 
+@pytest.mark.exhaustive
+def test_the_speed_of_a_real_step(records):
+    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
+    config.model.ssd.num_classes = 4
+    config.train_config.batch_size = 2
+    speeds = step_speed.measure(config, step_speed.own_precisions(config))
+    for speed in speeds:
+        assert 0.001 < speed.seconds < 60
+        assert 10**8 < speed.num_bytes < 10**11
+        assert step_speed.is_alike(speed, speeds[0])
+
+
 @pytest.mark.parametrize(
-    ("seconds", "precision"), [(0.05, "mixed_bfloat16"), (FAST.seconds, "float32")]
+    ("others", "taken", "text"),
+    [
+        ((), FAST, "float32 0.10 s"),
+        ((CONVOLUTIONS, MIXED), MIXED, "0.08 s; mixed_bfloat16 0.05 s"),
+        ((CONVOLUTIONS, MIXED._replace(seconds=0.09)), CONVOLUTIONS, "mixed_bfloat16 0.09 s"),
+        ((CONVOLUTIONS._replace(seconds=0.096),), FAST, "bfloat16_convolutions 0.10 s"),
+        # Another loss, other gradients, and a step that was not finite.
+        ((MIXED._replace(losses=[(2.1, 5.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
+        ((MIXED._replace(losses=[(2.0, 8.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
+        ((MIXED._replace(seconds=math.inf, losses=[]),), FAST, "inf s, other losses"),
+    ],
 )
-def test_a_training_takes_the_faster_precision(
-    quick, records, tmp_path, monkeypatch, seconds, precision
-):
-    monkeypatch.setattr(
-        step_speed,
-        "measure",
-        lambda _, precision="float32": FAST._replace(
-            seconds=FAST.seconds if precision == "float32" else seconds, precision=precision
-        ),
-    )
+def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
+    speeds = [FAST, *others]
+    assert step_speed.fastest(speeds) == taken
+    described = step_speed.describe(speeds)
+    assert described.startswith(f"precision: {taken.precision}; a step in float32 0.10 s")
+    assert described.endswith(text)
+
+
+def test_a_training_takes_the_fastest_precision(quick, records, tmp_path, monkeypatch, capsys):
     taken: List[Any] = []
 
     def train(_: Any, folder: str, options: Any) -> Dict[str, float]:
@@ -397,5 +424,6 @@ def test_a_training_takes_the_faster_precision(
     command += ["--set", "train_config.num_steps=1", "--precision", "auto"]
     command += ["--set", f"train_config.optimizer={optimizer}"]
     assert cli.main(command) == console.EXIT_OK
-    assert taken == [precision]
+    assert taken == [MIXED.precision]
+    assert step_speed.describe([FAST, MIXED]) in capsys.readouterr().out
     assert cli.main([*command, "--strategy", "none"]) == console.EXIT_USAGE

@@ -199,6 +199,8 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
         (["--mode=train", "--eval_on_train_data"], ["eval_training_data"]),
         (["--eval_timeout=5", "--norecord_summaries"], ["eval_timeout_secs", "record_summaries"]),
         (["--checkpoint_dir=m", "--checkpoint_every_n=2"], ["checkpoint_every_n"]),
+        (["--checkpoint_dir=m", "--precision=mixed_bfloat16"], ["precision"]),
+        (["--checkpoint_dir=m", "--precision=bfloat16_convolutions"], []),
         (["--num_workers=1", "--record_summaries", "--checkpoint_every_n=2"], []),
         (["--checkpoint_dir=m", "--train_batch_size=2", "--use_tpu"], ["train_batch", "use_tpu"]),
         (["--mode=eval", "--run_once", "--eval_timeout_secs=5"], ["eval_timeout_secs"]),

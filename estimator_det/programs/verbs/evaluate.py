@@ -19,6 +19,7 @@ from estimator_det.programs.verbs.base import (
     load,
     run_folder,
 )
+from model_fn.runs.options import EVALUATED_PRECISIONS
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -65,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "for each class as class_id_function_approximations and class_id_sigmoid_calibrations, or "
         "temperature_scaling_calibration; the first of these if no KIND is given",
     )
+    parser.add_argument(
+        "--precision",
+        choices=EVALUATED_PRECISIONS,
+        help="what the network computes in: float32, or with rounded convolutions, on CPUs that "
+        "have bfloat16 (default: float32)",
+    )
     add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")
     text = "COCO results (.json) or JSON lines of detect, of any tool and model"
@@ -104,6 +111,7 @@ def run(options: argparse.Namespace) -> None:
         model_dir=options.output_dir,
         timeout_secs=options.timeout_secs,
         calibrate=options.calibrate,
+        precision=options.precision,
         verbose=options.verbose,
     )
 
@@ -135,8 +143,9 @@ def _check_options(options: argparse.Namespace) -> None:
         if options.records or options.label_map:
             raise UsageError("--records and --label_map require --detections: add it")
         return
-    if options.continuous:
-        raise UsageError("--continuous evaluates checkpoints; remove it")
+    for name in ("continuous", "precision"):
+        if getattr(options, name):
+            raise UsageError(f"--{name} is for the evaluation of checkpoints; remove it")
     has_config = bool(options.config or options.pipeline_config_path)
     if has_config == bool(options.records or options.label_map):
         raise UsageError(
@@ -186,6 +195,7 @@ def run_evaluation(
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
     calibrate: Optional[str] = None,
+    precision: Optional[str] = None,
     verbose: bool = False,
 ) -> None:
     """Checks the configuration, evaluates one checkpoint or several, and prints the metrics.
@@ -204,7 +214,8 @@ def run_evaluation(
     # A single checkpoint is evaluated into its folder.
     if not (model_dir or continuous or tf.io.gfile.isdir(checkpoint)):
         folder = os.path.dirname(checkpoint) or "."
-    options = TrainOptions(evaluation=EvaluationOptions(sample_1_of_n=sample_1_of_n))
+    evaluation = EvaluationOptions(sample_1_of_n=sample_1_of_n)
+    options = TrainOptions(evaluation=evaluation, precision=precision)
     shown = LINE if continuous else TABLE
     run = evaluator.make_run(config, folder, options, on_training_data, shown)
     run.context.label_maps.update(label_maps)

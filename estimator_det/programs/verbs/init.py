@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-from typing import Any
 
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
 from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, number, positive
-from model_fn.runs.options import FLOAT32
+from estimator_det.programs.verbs.train import AUTO
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -69,7 +68,7 @@ def run(options: argparse.Namespace) -> None:
             model=options.model,
             weights=pretrained.resolve(options.pretrained) if options.pretrained else None,
         )
-        command = _train_command(path, plan)
+        command = _train_command(path)
         # The first lines of the file repeat it: who finds it later knows where it is from.
         header = [_command(options), "", f"Train:  {command}", *plan.expectations]
         files.write_text(path, starter_text.commented(plan.config, plan.reasons, header))
@@ -137,9 +136,6 @@ def _command(options: argparse.Namespace) -> str:
     return "estimator-det init " + " ".join(map(shlex.quote, words))
 
 
-def _train_command(path: str, plan: Any) -> str:
-    words = ["estimator-det", "train", path]
-    words += ["--model_dir", os.path.join(os.path.dirname(path), "run")]
-    if plan.precision != FLOAT32:
-        words += ["--precision", plan.precision]
-    return " ".join(map(shlex.quote, words))
+def _train_command(path: str) -> str:
+    folder = os.path.join(os.path.dirname(path), "run")
+    return shlex.join(["estimator-det", "train", path, "--model_dir", folder, "--precision", AUTO])

@@ -77,9 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=(AUTO, *run_options.PRECISIONS),
-        help="what the network computes in; variables and losses stay float32. auto measures a few "
-        "steps, and takes the faster one of float32 and mixed_bfloat16; mixed_float16 needs "
-        "--strategy",
+        help="what the network computes in; variables and losses stay float32. "
+        "bfloat16_convolutions rounds what convolutions read, on CPUs that have bfloat16; "
+        "mixed_float16 needs --strategy; auto measures steps of this model in all others that this "
+        "machine has, and takes the fastest",
     )
     text = (
         "in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
@@ -255,9 +256,10 @@ def run(options: argparse.Namespace) -> None:
     if options.precision == AUTO:
         from estimator_det.programs import step_speed
 
-        speed = step_speed.fastest(config)
-        console.print_line(f"precision: {speed.precision}, {speed.seconds:.2f} s a step")
-        train_options = dataclasses.replace(train_options, precision=speed.precision)
+        speeds = step_speed.measure(config, step_speed.own_precisions(config))
+        console.print_line(step_speed.describe(speeds))
+        precision = step_speed.fastest(speeds).precision
+        train_options = dataclasses.replace(train_options, precision=precision)
     with contextlib.ExitStack() as stack:
         if options.track and members.is_chief:
             tracker = MlflowHook()

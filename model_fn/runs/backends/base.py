@@ -15,10 +15,10 @@ from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.model_fn import ModelFn
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.options import FLOAT32, MIXED_BFLOAT16, MIXED_FLOAT16
+from model_fn.runs.options import MIXED_BFLOAT16, MIXED_FLOAT16
 
 SUMMARY_STEPS = 100  # between two summaries
-_TYPES = {FLOAT32: tf.float32, MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
+_NARROW_TYPES = {MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
 
 class Training(Protocol):
@@ -71,7 +71,7 @@ def network_type(context: RunContext) -> tf.DType:
     """Type that the network of a training computes in."""
     if context.options.is_for_tpu:
         return tf.bfloat16 if context.config.train_config.use_bfloat16 else tf.float32
-    return _TYPES[context.options.precision or FLOAT32]
+    return _NARROW_TYPES.get(context.options.precision, tf.float32)
 
 
 def make_train_input_fn(
