@@ -13,10 +13,14 @@ FROM ${BASE} AS train
 # For GPUs: tensorflow[and-cuda]==2.15.1
 ARG TENSORFLOW=tensorflow
 WORKDIR /opt/estimator-det
-# A change of code keeps the layers of these two.
+# A change of code keeps the layers of these three.
 COPY requirements_lock.txt ./
 RUN pip install --no-cache-dir --require-hashes --requirement requirements_lock.txt
 RUN pip install --no-cache-dir "${TENSORFLOW}"
+RUN apt-get update && apt-get install --yes --no-install-recommends libtcmalloc-minimal4 \
+    && rm -rf /var/lib/apt/lists/*
+# Steps take less time than with glibc's allocator.
+ENV LD_PRELOAD=libtcmalloc_minimal.so.4
 COPY setup.py pyproject.toml MANIFEST.in LICENSE NOTICE README.md ./
 COPY estimator_det estimator_det
 COPY inputs inputs

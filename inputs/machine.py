@@ -6,6 +6,7 @@ import concurrent.futures
 import ctypes
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from concurrent.futures.process import BrokenProcessPool
@@ -14,9 +15,9 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
-_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # constants in <malloc.h>
-_LARGE_BYTES = 1024 * 1024
+_ARENA_MAX = -8  # a constant in <malloc.h>
 _ARENAS = 2
+_ALLOCATOR = re.compile(r"lib((?:tc|je|mi)malloc)")
 
 
 def available_cpus() -> int:
@@ -44,19 +45,27 @@ def resident_memory() -> Optional[float]:
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def return_freed_memory() -> None:
-    """Makes glibc give large tensors back to the system as soon as they are freed.
+def allocator() -> str:
+    """The allocator of memory, by the libraries that this process has mapped."""
+    path = "/proc/self/maps"
+    if not os.path.exists(path):
+        return "unknown"
+    with open(path, encoding="utf-8", errors="replace") as file:
+        loaded = _ALLOCATOR.search(file.read())
+    return loaded[1] if loaded else "glibc"
 
-    By default its limit of what is "large" grows with what a program frees, up to 32 MB, and each
-    thread of TensorFlow keeps freed memory to itself: 4 % of what Faster R-CNN takes. Nothing is
-    changed where the environment sets this already, or another allocator is in use.
+
+def share_freed_memory() -> None:
+    """Lets all threads use the memory that any of them has freed, if glibc allocates it.
+
+    By default each thread of TensorFlow keeps it to itself: 4 % of what Faster R-CNN takes. Nothing
+    is changed where the environment sets this already.
     """
     is_set = any(name.startswith("MALLOC_") for name in os.environ)
     if is_set or "GLIBC_TUNABLES" in os.environ:
         return
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(_MMAP_THRESHOLD, _LARGE_BYTES)
         set_option(_ARENA_MAX, _ARENAS)
 
 

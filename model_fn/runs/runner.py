@@ -102,7 +102,8 @@ def run(
         label_maps: Label maps that were read already, by path.
     """
     require_v2_behavior()
-    machine.return_freed_memory()  # before large tensors are allocated
+    machine.share_freed_memory()  # before threads allocate
+    _LOG.info("Memory is allocated by %s", machine.allocator())
     context = RunContext(
         with_precision(config, options),
         model_dir,

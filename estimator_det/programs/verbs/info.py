@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
 import platform
 import re
 from typing import Any, Dict, List
@@ -16,7 +15,6 @@ EXAMPLE = "--json"
 
 _PACKAGES = ("estimator-det", "tensorflow", "tf-keras", "tensorflow-estimator", "numpy", "protobuf")
 _DEVELOPMENT = ("all", "dev", "docs", "protos", "test")  # extras that no verb needs
-_ALLOCATOR = re.compile(r"lib((?:tc|je|mi)malloc)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +33,7 @@ def run(options: argparse.Namespace) -> None:
         "devices": [device.name for device in tf.config.list_physical_devices()],
         "cpus": machine.available_cpus(),
         "bfloat16": machine.has_bfloat16(),
-        "allocator": _allocator(),
+        "allocator": machine.allocator(),
     }
     versions = [f"{name} {version}" for name, version in document["packages"].items()]
     complete = [name for name, missing in document["extras"].items() if not missing]
@@ -70,13 +68,3 @@ def _extras() -> Dict[str, List[str]]:
         if extra and extra[1] in missing and _version(package) == "not installed":
             missing[extra[1]].append(package)
     return missing
-
-
-def _allocator() -> str:
-    """The allocator of memory, by the libraries that this process has mapped."""
-    path = "/proc/self/maps"
-    if not os.path.exists(path):
-        return "unknown"
-    with open(path, encoding="utf-8", errors="replace") as file:
-        loaded = _ALLOCATOR.search(file.read())
-    return loaded[1] if loaded else "glibc"
