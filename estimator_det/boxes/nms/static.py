@@ -1,8 +1,9 @@
 """Suppression with static shapes, for TPU and XLA, which cannot run the usual kernels.
 
-A loop picks detections one by one, the best of all classes first. All shapes are static if those
-of boxes and scores are. Letters: B images, A anchors, C classes, q boxes per anchor (1 or C), S
-picks.
+A loop picks detections one by one, the best of all classes first: among the best candidates of each
+image, and where these are too few for its picks, again among all. All shapes are static if those of
+boxes and scores are. Letters: B images, A anchors, C classes, q boxes per anchor (1 or C), K
+candidates, S picks.
 """
 
 from __future__ import annotations
@@ -11,15 +12,30 @@ from typing import Any, NamedTuple, Tuple
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.boxes.nms.coded_boxes import gather_picks, has_area
-from estimator_det.boxes.nms.kernels import NmsOptions, Picks, score_floor
+from estimator_det.boxes.nms.kernels import (
+    CANDIDATES_PER_DETECTION,
+    FIRST_CANDIDATES,
+    GROWTH,
+    NmsOptions,
+    Picks,
+    score_floor,
+)
 from estimator_det.compat import tf
 
 # Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.
 _SUPPRESSED = tf.float32.min
 
 
+class _CandidateState(NamedTuple):
+    """State of the loop over the best candidates."""
+
+    remaining: tf.Tensor  # float32 [B, K]: scores by falling score, _SUPPRESSED if dropped
+    num_picked: tf.Tensor  # int32 [B, C]: picks of each class, visible or not
+    picks: Picks  # [B, S] each
+
+
 class _LoopState(NamedTuple):
-    """State of the loop."""
+    """State of the loop over all scores."""
 
     remaining: tf.Tensor  # float32 [B, C, A]: current scores, _SUPPRESSED if dropped
     best: tf.Tensor  # float32 [B, C]: highest score of each class, _SUPPRESSED if the class is full
@@ -97,15 +113,76 @@ def _with_pick(
     )
 
 
-def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _LoopState:
+def _no_picks(batch: Any, max_total: int) -> Picks:
     zeros = tf.fill([batch, max_total], 0)
+    return Picks(tf.cast(zeros, tf.float32), zeros, zeros, tf.fill([batch, max_total], False))
+
+
+def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _LoopState:
     return _LoopState(
         remaining=remaining,
         best=tf.reduce_max(remaining, axis=2),
         num_picked=tf.fill([batch, remaining.shape[1]], 0),
         num=tf.fill([batch], 0),
-        picks=Picks(tf.cast(zeros, tf.float32), zeros, zeros, tf.fill([batch, max_total], False)),
+        picks=_no_picks(batch, max_total),
     )
+
+
+def _num_candidates(options: NmsOptions) -> int:
+    return max(FIRST_CANDIDATES, CANDIDATES_PER_DETECTION * options.max_total)
+
+
+def _candidate_picks(
+    boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
+) -> Tuple[Picks, tf.Tensor]:
+    """Picks among the best scores of each image, and bool [B]: others cannot change them.
+
+    A step compares K candidates, and not all anchors; it copies none of the other scores.
+    """
+    batch, num_classes, num_anchors = sizes(remaining)
+    count = _num_candidates(options)
+    # By class, then anchor, which is the order of equal scores.
+    scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
+    labels, anchors = places // num_anchors, places % num_anchors
+    candidates = gather_picks(boxes, anchors, labels)
+    corners = _corners(candidates[:, :, None, :])[:, 0]
+    visible = has_area(candidates, windows)
+    slots = tf.range(options.max_total)
+
+    def needs_more(state: _CandidateState) -> tf.Tensor:
+        has_candidates = tf.reduce_max(state.remaining, axis=1) > _SUPPRESSED
+        return tf.reduce_any(has_candidates & ~state.picks.valid[:, -1])
+
+    def take_best(state: _CandidateState) -> Tuple[_CandidateState]:
+        place = tf.argmax(state.remaining, axis=1, output_type=tf.int32)
+        score, label, anchor, is_visible = (
+            tf.gather(rows, place, axis=1, batch_dims=1)
+            for rows in (state.remaining, labels, anchors, visible)
+        )
+        active = (score > _SUPPRESSED) & ~state.picks.valid[:, -1]
+        is_label = tf.equal(tf.range(num_classes), label[:, None]) & active[:, None]
+        num_picked = state.num_picked + tf.cast(is_label, tf.int32)
+        is_full = tf.reduce_any(is_label & (num_picked >= options.max_per_class), axis=1)
+        dropped = (_overlaps(corners, place) > options.iou_threshold) | is_full[:, None]
+        dropped &= tf.equal(labels, label[:, None])
+        dropped |= tf.equal(tf.range(count), place[:, None])
+        num = tf.reduce_sum(tf.cast(state.picks.valid, tf.int32), axis=1)
+        is_slot = tf.equal(slots, num[:, None]) & (active & is_visible)[:, None]
+        return (
+            _CandidateState(
+                tf.where(dropped & active[:, None], _SUPPRESSED, state.remaining),
+                num_picked,
+                _with_pick(state.picks, is_slot, score, label, anchor),
+            ),
+        )
+
+    first = _CandidateState(
+        scores, tf.fill([batch, num_classes], 0), _no_picks(batch, options.max_total)
+    )
+    (state,) = tf.while_loop(
+        needs_more, take_best, (first,), maximum_iterations=count, parallel_iterations=1
+    )
+    return state.picks, state.picks.valid[:, -1] | (scores[:, -1] <= _SUPPRESSED)
 
 
 def static_picks(
@@ -126,6 +203,11 @@ def static_picks(
     floor = score_floor(options.score_threshold)
     class_scores = tf.transpose(scores, [0, 2, 1])
     remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
+    num_scores, best_picks = num_classes * (scores.shape[1] or 0), None
+    # Fewer are not worth it, and soft suppression lowers scores below those of no candidates.
+    if options.soft_sigma == 0.0 and num_scores > GROWTH * _num_candidates(options):
+        best_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
+        remaining = tf.where(is_complete[:, None, None], _SUPPRESSED, remaining)
     places, anchor_numbers, images = (tf.range(n) for n in (max_total, num_anchors, batch))
 
     def needs_more(state: _LoopState) -> tf.Tensor:
@@ -166,4 +248,11 @@ def static_picks(
         maximum_iterations=options.max_per_class * num_classes,
         parallel_iterations=1,
     )
-    return final_state.picks
+    if best_picks is None:
+        return final_state.picks
+    return Picks(
+        *(
+            tf.where(is_complete[:, None], best, every)
+            for best, every in zip(best_picks, final_state.picks)
+        )
+    )
