@@ -71,7 +71,7 @@ def network_type(context: RunContext) -> tf.DType:
     """Type that the network of a training computes in."""
     if context.options.is_for_tpu:
         return tf.bfloat16 if context.config.train_config.use_bfloat16 else tf.float32
-    return _NARROW_TYPES.get(context.options.precision, tf.float32)
+    return _NARROW_TYPES.get(context.options.precision or "", tf.float32)
 
 
 def make_train_input_fn(
