@@ -68,7 +68,9 @@ PUBLISHING = "publishing"  # exists while shards are moved to the output folder
 FIRST_FAULTS = "faults-index.jsonl"  # faults of the first pass
 IMAGES_PER_SHARD = 1000
 MAX_SHARDS = 99_999
-FEW_IMAGES = 400  # take less time than starting another process
+# Starting a process takes as long as converting a fifth of this.
+BYTES_PER_PROCESS = 300_000_000
+_IMAGE_BYTES = 25_000  # an image takes as long as decoding this much, and its own bytes besides
 RELEASE = 1  # changes when the same options give other records
 STOP, SKIP, KEEP = "stop", "skip", "keep"
 
@@ -159,8 +161,7 @@ def convert(
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
         advance = progress("converting", image_index.num_images)
         if run is None:
-            jobs = 1 if image_index.num_images <= FEW_IMAGES else jobs
-            run = functools.partial(_run, jobs=jobs)
+            run = functools.partial(_run, jobs=min(jobs, _most_processes(image_index)))
         tallies: List[Tally] = [{"faults": image_index.faults}]
         for result in run(job):
             tallies.append(result.tally)
@@ -173,6 +174,12 @@ def convert(
         {s.name: os.path.join(options.output_dir, s.name + ending) for s in options.splits},
         label_map, names, totals, image_index.num_unlisted, resumed, time.monotonic() - started,
     )  # fmt: skip
+
+
+def _most_processes(image_index: index.Index) -> int:
+    """The number of processes, each with enough work that its start matters little."""
+    work = image_index.num_bytes + image_index.num_images * _IMAGE_BYTES
+    return max(work // BYTES_PER_PROCESS, 1)
 
 
 def _run(job: ConversionJob, jobs: int) -> Iterator[ShardResult]:

@@ -50,6 +50,7 @@ class Index(NamedTuple):
 
     database: sqlite3.Connection  # has the images until `write_entries`
     num_images: int  # images that remain
+    num_bytes: int  # of their files
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
     faults: Tally  # counts of the faults in `faults_file`
@@ -111,8 +112,8 @@ def build(
         for fault in lists.unused():
             report(fault)
         _drop_copies(database, folder, duplicates, report)
-    (count,) = database.execute("SELECT COUNT(*) FROM images").fetchone()
-    return Index(database, count, unlisted, names, faults, dropped)
+    counts = database.execute("SELECT COUNT(*), TOTAL(size) FROM images").fetchone()
+    return Index(database, *map(int, counts), unlisted, names, faults, dropped)
 
 
 def write_entries(index: Index, files: Sequence[str]) -> None:

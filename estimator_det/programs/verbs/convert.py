@@ -100,7 +100,7 @@ def _add_run_arguments(group: Any) -> None:
     text = "what to do with copies of an image in one split (keep)"
     add_options(group, str, {"--duplicates": text}, choices=("keep", "skip", "stop"))
     add_options(group, bool, {"--overwrite": "replace earlier records"})
-    add_options(group, positive, {"--jobs": "processes (default: one for each CPU)"})
+    add_options(group, positive, {"--jobs": "most processes (default: one for each CPU)"})
     texts = {
         "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner",
         "--runner_options TEXT": "further options of Beam, e.g. '--project=p'",

@@ -13,6 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import UsageError
 from inputs.conversion import engine, shards
 from inputs.conversion.images import ImageOptions
+from inputs.conversion.index import Index
 from inputs.conversion.splits import Split, parse_splits
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.inputs.conversion import samples
@@ -58,10 +59,16 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     assert (output / "label_map.pbtxt").read_text() == 'item {\n  name: "cat"\n  id: 1\n}\n'
 
 
+@pytest.mark.parametrize("images, most", [(1, 1), (2_000, 1), (20_000, 4)])
+def test_a_process_starts_only_for_much_more_work_than_its_start(images, most):
+    image_index = Index(None, images, 40_000 * images, 0, set(), {}, {})
+    assert engine._most_processes(image_index) == most
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
 def test_the_number_of_processes_changes_no_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(engine, "FEW_IMAGES", 0)
+    monkeypatch.setattr(engine, "BYTES_PER_PROCESS", 1)
     sample = many(tmp_path, 12)
     options = {"num_shards": 5, "image": HEADER, "splits": parse_splits("0.5,0.5")}
     samples.convert(sample, tmp_path / "one", **options)
