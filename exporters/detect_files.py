@@ -147,19 +147,26 @@ def json_line(line: Dict[str, Any]) -> str:
 def json_entries(detections: Detections) -> List[Dict[str, Any]]:
     """The detections of a JSON line, with the masks and keypoints of models that have them."""
     sides = ("ymin", "xmin", "ymax", "xmax")
-    boxes = detections.normalized_boxes.tolist()
+    # All at once: numbers one by one would take half of the time of an answer.
+    scores = _rounded(detections.scores, 6)
+    boxes = _rounded(detections.normalized_boxes, 6)
+    boxes_in_pixels = _rounded(detections.boxes, 2)
     return [
         {
             "class_id": int(detections.classes[i]),
             "name": detections.names[i],
-            "score": round(float(detections.scores[i]), 6),
-            "box": dict(zip(sides, (round(side, 6) for side in boxes[i]))),
-            "box_pixels": dict(zip(sides, (round(float(side), 2) for side in pixels))),
+            "score": scores[i],
+            "box": dict(zip(sides, boxes[i])),
+            "box_pixels": dict(zip(sides, boxes_in_pixels[i])),
             **({} if detections.masks is None else {"segmentation": detections.segmentation(i)}),
             **({} if detections.keypoints is None else {"keypoints": _keypoints(detections, i)}),
         }
-        for i, pixels in enumerate(detections.boxes)
+        for i in range(len(detections))
     ]
+
+
+def _rounded(values: np.ndarray, decimals: int) -> List[Any]:
+    return np.round(values.astype(np.float64), decimals).tolist()
 
 
 def _keypoints(detections: Detections, i: int) -> List[Dict[str, Any]]:

@@ -180,7 +180,7 @@ def read_class_names(label_map: Optional[str]) -> Dict[int, str]:
 def image_feed(placeholder: tf.Tensor, images: np.ndarray) -> np.ndarray:
     """The value of a model's input for images, uint8 [B, h, w, 3]."""
     if placeholder.dtype in (tf.uint8, tf.float32):
-        return images.astype(placeholder.dtype.as_numpy_dtype)
+        return images.astype(placeholder.dtype.as_numpy_dtype, copy=False)
     if placeholder.shape.rank == 0:  # one serialized example
         return np.array(_as_example(images[0]), object)
     # Files and examples are both strings, so that the name decides.
