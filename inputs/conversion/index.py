@@ -50,7 +50,7 @@ class Index(NamedTuple):
 
     database: sqlite3.Connection  # has the images until `write_entries`
     num_images: int  # images that remain
-    num_bytes: int  # of their files
+    num_bytes: int  # size of the files of these images
     num_unlisted: int  # images that no list of a split names
     names: Set[str]  # names of classes
     faults: Tally  # counts of the faults in `faults_file`
