@@ -112,8 +112,8 @@ def build(
         for fault in lists.unused():
             report(fault)
         _drop_copies(database, folder, duplicates, report)
-    counts = database.execute("SELECT COUNT(*), TOTAL(size) FROM images").fetchone()
-    return Index(database, *map(int, counts), unlisted, names, faults, dropped)
+    count, size = database.execute("SELECT COUNT(*), TOTAL(size) FROM images").fetchone()
+    return Index(database, count, int(size), unlisted, names, faults, dropped)
 
 
 def write_entries(index: Index, files: Sequence[str]) -> None:
