@@ -193,21 +193,33 @@ def static_picks(
 ) -> Picks:
     """Picks detections like `hard_picks` or, with `soft_sigma` above 0, `soft_picks`.
 
-    Scores never rise, so the best candidate of all classes is always the next pick. The loop ends
-    when there are enough picks, usually after `max_total` steps. Each step compares the anchors of
-    a single class.
+    Scores never rise, so the best candidate of all classes is always the next pick. A loop ends
+    when there are enough picks, usually after `max_total` steps.
     """
-    num_classes, corners_by_slot = scores.shape[2], _corners(boxes)
-    max_total = options.max_total
-    batch, num_anchors = sizes(scores)[:2]
-    floor = score_floor(options.score_threshold)
     class_scores = tf.transpose(scores, [0, 2, 1])
-    remaining = tf.where(class_scores >= floor, class_scores, _SUPPRESSED)
-    num_scores, best_picks = num_classes * (scores.shape[1] or 0), None
-    # Fewer are not worth it, and soft suppression lowers scores below those of no candidates.
-    if options.soft_sigma == 0.0 and num_scores > GROWTH * _num_candidates(options):
-        best_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
-        remaining = tf.where(is_complete[:, None, None], _SUPPRESSED, remaining)
+    is_candidate = class_scores >= score_floor(options.score_threshold)
+    remaining = tf.where(is_candidate, class_scores, _SUPPRESSED)
+    num_scores = scores.shape[2] * (scores.shape[1] or 0)
+    # Fewer are not worth two loops. Soft suppression may lower the best scores below all others.
+    if options.soft_sigma > 0.0 or num_scores <= GROWTH * _num_candidates(options):
+        return _picks_of_all(boxes, remaining, windows, options)
+    best_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
+    remaining = tf.where(is_complete[:, None, None], _SUPPRESSED, remaining)
+    other_picks = _picks_of_all(boxes, remaining, windows, options)
+    is_complete = is_complete[:, None]
+    return Picks(*(tf.where(is_complete, *rows) for rows in zip(best_picks, other_picks)))
+
+
+def _picks_of_all(
+    boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
+) -> Picks:
+    """Picks among all scores, _SUPPRESSED where they are below the threshold.
+
+    Each step compares the anchors of a single class.
+    """
+    corners_by_slot, max_total = _corners(boxes), options.max_total
+    batch, num_classes, num_anchors = sizes(remaining)
+    floor = score_floor(options.score_threshold)
     places, anchor_numbers, images = (tf.range(n) for n in (max_total, num_anchors, batch))
 
     def needs_more(state: _LoopState) -> tf.Tensor:
@@ -248,11 +260,4 @@ def static_picks(
         maximum_iterations=options.max_per_class * num_classes,
         parallel_iterations=1,
     )
-    if best_picks is None:
-        return final_state.picks
-    return Picks(
-        *(
-            tf.where(is_complete[:, None], best, every)
-            for best, every in zip(best_picks, final_state.picks)
-        )
-    )
+    return final_state.picks
