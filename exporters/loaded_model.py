@@ -18,6 +18,7 @@ from estimator_det.errors import RunError
 from inputs.datasets.writer import encode_image
 from inputs.label_map import read_label_map
 from inputs.serving import COLOR_CHANNELS
+from model_fn.drawing.boxes import Edges, keypoint_edges
 from model_fn.evaluation import score_thresholds
 
 NUM, BOXES, SCORES, CLASSES, MASKS = (
@@ -39,7 +40,7 @@ class Skeleton(NamedTuple):
     """Keypoints that a model finds."""
 
     names: Mapping[int, str] = MappingProxyType({})  # by index; empty without a label map
-    edges: Tuple[Tuple[int, int], ...] = ()  # pairs, by index, that a line connects
+    edges: Edges = ()
 
     def name(self, i: int) -> str:
         """The name of a keypoint; its index as text if it has none."""
@@ -82,11 +83,10 @@ class LoadedModel(abc.ABC):
         folder = parent_folder(self.path)
         label_map, config = label_map_of(folder), os.path.join(folder, pipeline.PIPELINE_FILE)
         ids = {} if label_map is None else read_label_map(label_map).keypoint_ids
-        edges: Sequence[Any] = ()
+        edges: Edges = ()
         if tf.io.gfile.exists(config):
-            edges = pipeline.read_pipeline(config).eval_config.keypoint_edge
-        names = {i: name for name, i in ids.items()}
-        return Skeleton(names, tuple((edge.start, edge.end) for edge in edges))
+            edges = keypoint_edges(pipeline.read_pipeline(config).eval_config)
+        return Skeleton({i: name for name, i in ids.items()}, edges)
 
     def refuse_unless(
         self, takes_images: bool, inputs: Iterable[str], outputs: Iterable[str]

@@ -16,7 +16,6 @@ from typing import (
     NamedTuple,
     Optional,
     Sequence,
-    Tuple,
 )
 
 import numpy as np
@@ -26,7 +25,7 @@ from estimator_det.compat import eagerly
 from estimator_det.errors import UsageError
 from inputs import schema
 from inputs.records import stream
-from model_fn.drawing.boxes import DrawOptions, draw_boxes, rgb
+from model_fn.drawing.boxes import DrawOptions, Edges, draw_boxes, keypoint_edges, rgb
 from model_fn.evaluation.detections import scoring
 from model_fn.evaluation.readers import TRAINING_DATA, named_readers
 
@@ -60,6 +59,7 @@ def draw(
         names: All classes; each has its colour on every picture.
     """
     colors = {name: number for number, name in enumerate(names)}
+    edges = keypoint_edges(config.eval_config)
     examples_of = {kind: details.get(kind, []) for kind in kinds}
     shown = {kind: examples[:PICTURES] for kind, examples in examples_of.items()}
     boxes: Dict[int, List[Any]] = {}
@@ -77,7 +77,7 @@ def draw(
             return {"name": f"image {example['image']}", "record": None, "urls": []}
         urls = []
         if image.pixels is not None and example in shown[kind]:
-            urls = [_picture(image.pixels, colors, *each) for each in _sides(kind, example)]
+            urls = [_picture(image.pixels, colors, edges, side) for side in _sides(kind, example)]
         return {"name": image.name, "record": image.record, "urls": urls}
 
     return {
@@ -93,14 +93,26 @@ def _true_boxes(example: Example) -> List[Any]:
     return list(example["boxes"])
 
 
-def _sides(kind: str, example: Example) -> List[Tuple[Sequence[Any], Sequence[str], Any]]:
-    """Thin boxes, their names and the thick box, of the detections and of the groundtruth."""
+class _Side(NamedTuple):
+    """The detections on an image, or its groundtruth."""
+
+    example: Optional[Example]  # its box is thick
+    boxes: Sequence[Any] = ()  # n thin boxes
+    names: Sequence[str] = ()  # [n]
+    keypoints: Any = None  # [n, P, 2] or None; None for the numbers of absent keypoints
+    keypoint_scores: Any = None  # [n, P] or None
+
+
+def _sides(kind: str, example: Example) -> List[_Side]:
+    """The detections and the groundtruth."""
     if kind == "label_faults":
-        return [([], [], example["detection"]), ([], [], example["label"])]
+        return [_Side(example["detection"]), _Side(example["label"])]
     mistake, miss = (None, example) if kind == "missed" else (example, None)
+    # Details of earlier versions have no keypoints.
+    points = [example.get(key) for key in ("detected_keypoints", "keypoint_scores", "keypoints")]
     return [
-        (example["detections"], example["detected"], mistake),
-        (example["boxes"], example["classes"], miss),
+        _Side(mistake, example["detections"], example["detected"], *points[:2]),
+        _Side(miss, example["boxes"], example["classes"], points[2]),
     ]
 
 
@@ -151,24 +163,31 @@ def _images(
                 yield _Image(number, name or f"image {number}", record, pixels)
 
 
-def _picture(
-    image: np.ndarray,
-    colors: Mapping[str, int],
-    boxes: Sequence[Any],
-    names: Sequence[str],
-    example: Optional[Example],
-) -> str:
+def _picture(image: np.ndarray, colors: Mapping[str, int], edges: Edges, side: _Side) -> str:
     """Data URL of an image with thin boxes, and a thick one with its label for the example."""
+    example = side.example
     height, width = image.shape[:2]
     scale = PICTURE_SIDE / max(height, width)
     # Small pictures keep the page below a few megabytes.
     size = (max(round(width * scale), 1), max(round(height * scale), 1))
     canvas = np.asarray(Image.fromarray(rgb(image)).resize(size, Image.Resampling.LANCZOS))
     sides = np.array([height, width, height, width], float)
-    if len(boxes):
-        options = DrawOptions(line_width=THIN, skip_labels=example is not None)
-        numbers = [colors[name] for name in names]
-        canvas = draw_boxes(canvas, np.array(boxes) / sides, names, colors=numbers, options=options)
+    if len(side.boxes):
+        points, scores = (
+            None if values is None else np.array(values, float)
+            for values in (side.keypoints, side.keypoint_scores)
+        )
+        canvas = draw_boxes(
+            canvas,
+            np.array(side.boxes) / sides,
+            side.names,
+            colors=[colors[name] for name in side.names],
+            keypoints=None if points is None else points / sides[:2],
+            keypoint_scores=scores,
+            options=DrawOptions(
+                line_width=THIN, skip_labels=example is not None, keypoint_edges=edges
+            ),
+        )
     if example is not None:
         score = f" {example['score']:.2f}" if "score" in example else ""
         canvas = draw_boxes(

@@ -12,7 +12,9 @@ from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 from estimator_det.compat import tf1
 from estimator_det.files.mask_regions import MaskRegion
+from estimator_det.protos import eval_pb2
 
+Edges = Tuple[Tuple[int, int], ...]  # pairs of keypoints, by index, that a line connects
 PixelBox = Tuple[int, int, int, int]  # top, left, bottom, right; the corner pixels belong to it
 
 MIN_FONT_PIXELS = 10  # smaller letters are not legible
@@ -39,8 +41,12 @@ class DrawOptions:
     # Draws only the first of several boxes that overlap this much, for example of the same object
     # in two classes; None draws all.
     same_object_iou: Optional[float] = None
-    # Pairs of keypoints, by index, that a line connects.
-    keypoint_edges: Tuple[Tuple[int, int], ...] = ()
+    keypoint_edges: Edges = ()
+
+
+def keypoint_edges(eval_config: eval_pb2.EvalConfig) -> Edges:
+    """The lines of skeletons of an `EvalConfig`."""
+    return tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge)
 
 
 def draw_boxes(
@@ -155,7 +161,7 @@ def _draw_keypoints(
     size: Tuple[int, int],
     color: Tuple[int, ...],
     width: int,
-    edges: Sequence[Tuple[int, int]],
+    edges: Edges,
 ) -> None:
     """Draws the edges between keypoints [P, 2] that are both finite, and a dot on each."""
     finite = np.all(np.isfinite(keypoints), axis=1)

@@ -115,16 +115,23 @@ class Examples:
         order = np.argsort(-image.scores, kind="stable")
         shown = order[image.scores[order] >= self._min_score][:MAX_BOXES]
         return {
-            "boxes": _rounded(image.true_boxes[real]),
+            "boxes": _rounded(image.true_boxes, real),
             "classes": [self._names[k] for k in image.true_classes[real]],
-            "detections": _rounded(image.boxes[shown]),
+            "detections": _rounded(image.boxes, shown),
             "detected": [self._names[k] for k in image.classes[shown]],
             "scores": [float(score) for score in image.scores[shown]],
+            "keypoints": _rounded(image.true_keypoints, real),
+            "detected_keypoints": _rounded(image.keypoints, shown),
+            "keypoint_scores": _rounded(image.keypoint_scores, shown, digits=3),
         }
 
 
-def _rounded(boxes: Array) -> Any:
-    return np.round(np.asarray(boxes, float), 1).tolist()
+def _rounded(values: Optional[Array], rows: Any = ..., digits: int = 1) -> Any:
+    """JSON values of some rows; None without values, and in place of what is not a number."""
+    if values is None:
+        return None
+    rounded = np.round(np.asarray(values, float)[rows], digits)
+    return np.where(np.isfinite(rounded), rounded, None).tolist()
 
 
 def path_for(folder: str, step: Union[int, str]) -> str:

@@ -9,7 +9,7 @@ detection that is inside it. Unlike COCO's matching, a difficult box may excuse 
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -100,6 +100,9 @@ class MatchedImage(NamedTuple):
     is_excused: Array  # bool [n, m], True if the box excuses the detection
     matched: Array  # int [n], the box of the same class that it finds, -1 for none
     counts: Array  # bool [n], False if it is neither right nor wrong
+    true_keypoints: Optional[Array] = None  # float32 [m, P, 2], NaN where absent
+    keypoints: Optional[Array] = None  # float32 [n, P, 2]
+    keypoint_scores: Optional[Array] = None  # float32 [n, P]
 
 
 def match_image(image: EvaluatedBatch) -> MatchedImage:
@@ -113,8 +116,11 @@ def match_image(image: EvaluatedBatch) -> MatchedImage:
     same = classes[:, np.newaxis] == image.classes
     matched = match(np.where(same & is_counted, iou, 0.0), scores)
     counts = (matched >= 0) | ~(is_excused & same).any(axis=1)
-    true = image.boxes, image.classes, is_object, is_counted
-    return MatchedImage(*true, boxes, scores, classes, iou, is_excused, matched, counts)
+    return MatchedImage(
+        *(image.boxes, image.classes, is_object, is_counted),
+        *(boxes, scores, classes, iou, is_excused, matched, counts),
+        *(image.keypoints, image.detection_keypoints, image.detection_keypoint_scores),
+    )
 
 
 def match(iou: Array, scores: Array) -> Array:

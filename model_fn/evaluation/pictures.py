@@ -13,7 +13,13 @@ from estimator_det.config.rules import rules
 from estimator_det.errors import Problem, error
 from estimator_det.files.mask_regions import paste_mask, resize_mask
 from estimator_det.protos import eval_pb2, pipeline_pb2
-from model_fn.drawing.boxes import DrawOptions, draw_boxes, fast_png, picture_summary
+from model_fn.drawing.boxes import (
+    DrawOptions,
+    draw_boxes,
+    fast_png,
+    keypoint_edges,
+    picture_summary,
+)
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from model_fn.evaluation.metrics.run_lengths import ImageSizes
 
@@ -73,7 +79,7 @@ class Pictures:
             max_boxes=eval_config.max_num_boxes_to_visualize,
             skip_labels=eval_config.skip_labels,
             skip_scores=eval_config.skip_scores,
-            keypoint_edges=tuple((edge.start, edge.end) for edge in eval_config.keypoint_edge),
+            keypoint_edges=keypoint_edges(eval_config),
         )
         self._pngs: List[bytes] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html.parser
 import json
 import pathlib
@@ -198,6 +199,26 @@ def test_other_records_give_no_pictures(runs):
     assert len(examples["missed"]) == 6
     assert all(example["urls"] == [] for part in examples.values() for example in part)
     assert examples["missed"][0]["name"] == "image 0"
+
+
+def test_pictures_have_skeletons(runs):
+    run = report.read_run(str(runs[0]))
+    points = {"keypoints": [[[20, 20], [50, 40]], [[None, None], [80, 90]]]}
+    points |= {"detected_keypoints": [[[20, 20], [50, 40]]], "keypoint_scores": [[0.9, 0.9]]}
+    kept = [each for each in run.details["missed"] if len(each["detections"]) == 1]
+
+    def urls(*edges: Any, **keypoints: Any) -> Any:
+        config = copy.deepcopy(run.config)
+        for start, end in edges:
+            config.eval_config.keypoint_edge.add(start=start, end=end)
+        details = {"missed": [{**kept[0], **keypoints}]}
+        pictures = report_pictures.draw(config, "0", list(NAMES.values()), details, ["missed"])
+        return pictures["missed"][0]["urls"]
+
+    plain, dots, lines = urls(), urls(**points), urls((0, 1), **points)
+    assert all(len({*side}) == 3 for side in zip(plain, dots, lines))
+    unlikely = {**points, "keypoint_scores": [[0.9, 0.1]]}
+    assert urls((0, 1), **unlikely)[0] not in (plain[0], dots[0], lines[0])
 
 
 def test_labels_to_check_as_json_with_those_of_the_training_data(runs, tmp_path, capsys):

@@ -71,6 +71,20 @@ def test_a_missed_object_has_the_score_of_what_just_overlaps_it_enough():
     assert values["missed"][0]["best_score"] == pytest.approx(0.2)
 
 
+def test_keypoints_of_the_objects_that_are_kept():
+    points = [[np.nan, 3], [4, 5.04]]
+    batch = image(
+        [BOX, LARGE], [1, 2], [ELSEWHERE, BOX], [0.2, 0.9], [1, 1],
+        keypoints=np.float32([points, points]),
+        detection_keypoints=np.float32([[[1, 1], [1, 1]], [[2, 3], [4, 5]]]),
+        detection_keypoint_scores=np.float32([[0.5, 0.5], [0.1, 0.98765]]),
+    )  # fmt: skip
+    (missed,) = details_of(batch)["missed"]
+    assert missed["keypoints"] == 2 * [[[None, 3.0], [4.0, 5.0]]]
+    assert missed["detected_keypoints"] == [[[2.0, 3.0], [4.0, 5.0]]]  # not below min_score
+    assert missed["keypoint_scores"] == [[0.1, 0.988]]
+
+
 def test_few_examples_are_kept():
     batches: List[EvaluatedBatch] = [
         image([BOX], [1], [ELSEWHERE], [score], [1]) for score in np.linspace(0.31, 0.9, 30)
