@@ -130,8 +130,8 @@ def _rounded(values: Optional[Array], rows: Any = ..., digits: int = 1) -> Any:
     """JSON values of some rows; None without values, and in place of what is not a number."""
     if values is None:
         return None
-    rounded = np.round(np.asarray(values, float)[rows], digits)
-    return np.where(np.isfinite(rounded), rounded, None).tolist()
+    numbers = np.round(np.asarray(values, float)[rows], digits)
+    return np.where(np.isfinite(numbers), numbers.astype(object), np.array(None)).tolist()
 
 
 def path_for(folder: str, step: Union[int, str]) -> str:
