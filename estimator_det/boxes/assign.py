@@ -8,7 +8,7 @@ from typing import Dict, NamedTuple, Optional
 from estimator_det.boxes.coders import BoxCoder
 from estimator_det.boxes.geometry import Similarity, sizes
 from estimator_det.boxes.matching import IGNORED, UNMATCHED, Matcher
-from estimator_det.compat import tf
+from estimator_det.compat import num_tpu_shards, tf
 
 
 class Targets(NamedTuple):
@@ -84,15 +84,16 @@ class TargetAssigner:
                 f"class columns; given: shape {label.shape}"
             )
         anchors = tf.stop_gradient(anchors)
-        similarity = self.similarity(boxes, anchors, classes)
-        matches = self.matcher(similarity, valid, weights > 0)
+        matches = self._matches(anchors, boxes, classes, weights, valid)
 
         matmul = self.matcher.use_matmul_gather
-        # One table for boxes, weights and classes: a single lookup fetches them all.
-        rows = tf.concat([boxes, tf.expand_dims(weights, -1), classes], axis=-1)
-        unmatched = tf.concat([[0.0] * 4, [self.negative_class_weight], label], axis=0)
-        fetched = _fetch(rows, unmatched, matches, matmul)
-        matched_boxes, weight, class_targets = tf.split(fetched, [4, 1, label.shape[0]], axis=-1)
+        # Two tables: the class targets are large, and would be copied out of a common one.
+        rows = tf.concat([boxes, tf.expand_dims(weights, -1)], axis=-1)
+        fetched = _fetch(
+            rows, tf.constant([0.0] * 4 + [self.negative_class_weight]), matches, matmul
+        )
+        matched_boxes, weight = tf.split(fetched, [4, 1], axis=-1)
+        class_targets = _fetch(classes, label, matches, matmul)
         points = None if keypoints is None else _fetch_keypoints(keypoints, matches, matmul)
         codes = self.coder.encode(matched_boxes, anchors, points)
 
@@ -106,6 +107,25 @@ class TargetAssigner:
             box_weights=tf.squeeze(tf.where(is_matched, weight, 0.0), -1),
             matches=matches,
         )
+
+    def _matches(
+        self,
+        anchors: tf.Tensor,
+        boxes: tf.Tensor,
+        classes: tf.Tensor,
+        weights: tf.Tensor,
+        valid: tf.Tensor,
+    ) -> tf.Tensor:
+        """Groundtruth row of each anchor, int32 [B, A]; arguments as of `assign`."""
+        if num_tpu_shards() is None:
+            # Most rows are padding, and all pairs with all anchors would take a fifth of the loss.
+            # A TPU needs the static shape.
+            ends = tf.where(valid, tf.range(1, tf.shape(valid)[1] + 1), 0)
+            last = tf.maximum(tf.reduce_max(ends), 0)  # reduce_max of no rows is the lowest int32
+            boxes, classes, weights, valid = (
+                rows[:, :last] for rows in (boxes, classes, weights, valid)
+            )
+        return self.matcher(self.similarity(boxes, anchors, classes), valid, weights > 0)
 
     def assign_confidences(
         self,

@@ -3,6 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from estimator_det.boxes import assign
 from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import CenterSizeCoder, CornerCoder, KeypointCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY, NEG_SQ_DIST_SIMILARITY
@@ -191,6 +192,26 @@ def test_keypoints(matmul):
     targets = assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID, keypoints)
     expected = [[0, 0, nan, nan], [0, 0, 0, 0], [0, 0.5, -0.5, 0], [0, 0, 0, 0]]
     np.testing.assert_allclose(targets.box_targets[0, :, 4:], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("shards", "expected"), [(None, 2), (1, 5)])
+def test_padding_is_compared_on_tpu_only(shards, expected, monkeypatch):
+    monkeypatch.setattr(assign, "num_tpu_shards", lambda: shards)
+    compared = []
+
+    def similarity(boxes, anchors, classes):
+        compared.append((len(boxes[0]), len(classes[0])))
+        return IOU_SIMILARITY(boxes, anchors)
+
+    random = np.random.default_rng(0)
+    boxes, classes = random.random([2, 5, 4], np.float32), random.random([2, 5, 2], np.float32)
+    valid = np.array([[False] * 5, [False, True, False, False, False]])
+    assigner = TargetAssigner(similarity, ArgMaxMatcher(None), CornerCoder())
+    targets = assigner.assign(
+        ANCHORS, boxes, classes, [1.0, 0.0], np.ones([2, 5], np.float32), valid
+    )
+    assert compared == [(expected, expected)]
+    assert targets.matches.numpy().tolist() == [[-1] * len(ANCHORS), [1] * len(ANCHORS)]
 
 
 def test_anchors_of_each_image():
