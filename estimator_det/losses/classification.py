@@ -64,7 +64,6 @@ CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry(
 )
 
 
-@tf.custom_gradient
 def _binary_entropy(
     logits: tf.Tensor, targets: tf.Tensor
 ) -> Tuple[tf.Tensor, Callable[[tf.Tensor], Tuple[tf.Tensor, tf.Tensor]]]:
@@ -81,7 +80,7 @@ def _binary_entropy(
 
 def sigmoid_cross_entropy(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     """Cross entropy of each class: [B, A, C] -> [B, A, C]; targets within 0..1."""
-    return weights * _binary_entropy(logits, targets)
+    return weights * tf.custom_gradient(_binary_entropy)(logits, targets)
 
 
 def _power(base: tf.Tensor, exponent: float) -> tf.Tensor:
@@ -118,7 +117,7 @@ def sigmoid_focal(
     Cross entropy times (1 - p_t)^gamma, where p_t is the probability of the target. With `alpha`,
     positives have weight alpha and negatives 1 - alpha.
     """
-    entropy = _binary_entropy(logits, targets)
+    entropy = tf.custom_gradient(_binary_entropy)(logits, targets)
     if gamma:
         # Operations in the Object Detection API's order, so that sums and gradients round in the
         # same way.
