@@ -17,7 +17,7 @@ import logging
 import types
 from typing import Any, ContextManager, Dict, Iterator, List, Optional
 
-from estimator_det.compat import private, tf, tf1
+from estimator_det.compat import num_tpu_shards, private, tf, tf1
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.errors import Problem
 from estimator_det.protos import train_pb2
@@ -109,7 +109,14 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
     if op.type == "Conv2D":
         inputs[1] = _scaled_kernel(op, gradients[0])
     kept = types.SimpleNamespace(type=op.type, get_attr=op.get_attr, inputs=inputs, outputs=outputs)
-    return private.gradient_of(kept, *gradients)
+    computed = private.gradient_of(kept, *gradients)
+    is_slow = op.type == "DepthwiseConv2dNative" and max(op.get_attr("strides")) > 1
+    if is_slow and inputs[0].dtype == tf.bfloat16 and num_tpu_shards() is None:
+        # The kernel of CPUs takes 3 to 20 times as long in bfloat16 as in float32 with casts.
+        kept.inputs = [tf.cast(each, tf.float32) for each in inputs]
+        wide = private.gradient_of(kept, tf.cast(gradients[0], tf.float32))
+        computed = [tf.cast(wide[0], tf.bfloat16), computed[1]]
+    return computed
 
 
 for _kind in _READERS:
