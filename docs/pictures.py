@@ -2,8 +2,9 @@
 
 Photographs: astronaut, chelsea, coffee and motorcycle_left of scikit-image, which are free of
 rights, and a data set of raccoons with PASCAL VOC annotations under the MIT license. The detector
-is the published SSDLite MobileNet v2 of COCO, imported and exported. Pictures whose inputs are not
-given stay as they are.
+is the published SSDLite MobileNet v2 of COCO, imported and exported; the detector of raccoons comes
+from the commands of README, after some minutes. Pictures whose inputs are not given stay as they
+are.
 """
 
 from __future__ import annotations
@@ -144,6 +145,26 @@ def _draw_resizers(config: str, png: str) -> None:
     save(in_a_row(pictures, 420), "resizers.jpg")
 
 
+def draw_suggestions(raccoon: pathlib.Path, detector: pathlib.Path) -> None:
+    """The contact sheet of the photographs to label next."""
+    run("suggest", detector, "--images", raccoon / "images", "--number", 10,
+        "--output_dir", "suggested")  # fmt: skip
+    save(Image.open(pathlib.Path("suggested") / "suggestions.png"), "suggestions.jpg")
+
+
+def draw_tutorial(folder: pathlib.Path) -> None:
+    """Statistics, a batch and detections from a folder in which the commands of the page ran."""
+    save(Image.open(folder / "records" / "convert_histograms.png"), "tutorial_data.png", 1100)
+    save(Image.open(folder / "batch.png"), "tutorial_batch.jpg", 1000)
+    files = sorted((folder / "detections").glob("*_detections.jpg"))[:8]
+    rows = [in_a_row([Image.open(file) for file in files[at : at + 4]], 240) for at in (0, 4)]
+    width = max(row.width for row in rows)
+    page = Image.new("RGB", [width, 2 * rows[0].height + 6], "white")
+    for number, row in enumerate(rows):
+        page.paste(row, [0, number * (row.height + 6)])
+    save(page, "tutorial_detections.jpg", 1000)
+
+
 def draw_ratios() -> None:
     """Step, start, memory and evaluation as parts of what the Object Detection API takes."""
     panel = charts.bar_chart(
@@ -161,9 +182,18 @@ def main() -> None:
     parser.add_argument("--photos", type=pathlib.Path, help="folder of the four photographs")
     parser.add_argument("--detector", type=pathlib.Path, help="export that detects COCO's classes")
     parser.add_argument("--raccoon", type=pathlib.Path, help="folder with images and annotations")
+    parser.add_argument("--raccoon_detector", type=pathlib.Path, help="export that detects them")
+    parser.add_argument("--tutorial", type=pathlib.Path, help="folder in which tutorial.md was run")
     options = parser.parse_args()
-    photos, detector, raccoon = (
-        path and path.resolve() for path in (options.photos, options.detector, options.raccoon)
+    photos, detector, raccoon, raccoon_detector, tutorial = (
+        path and path.resolve()
+        for path in (
+            options.photos,
+            options.detector,
+            options.raccoon,
+            options.raccoon_detector,
+            options.tutorial,
+        )
     )
     draw_ratios()
     # Titles of pictures contain paths, so these are relative ones.
@@ -172,6 +202,10 @@ def main() -> None:
             draw_detections(photos, detector)
         if raccoon:
             draw_data(raccoon)
+        if raccoon and raccoon_detector:
+            draw_suggestions(raccoon, raccoon_detector)
+        if tutorial:
+            draw_tutorial(tutorial)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Coloured shapes on textured backgrounds: a labelled data set that needs no download.
+"""Coloured shapes on calm, textured backgrounds: a labelled data set that needs no download.
 
 Every image contains one to four shapes of any colour and rotation that hardly overlap; the class is
 the form alone. The same seed gives the same bytes.
@@ -32,6 +32,7 @@ LABEL_MAP_FILE = "label_map.pbtxt"
 SUPERSAMPLING = 3  # shapes are drawn this much larger, then shrunk: smooth edges
 MAX_OVERLAP = 0.05  # share of the smaller box; a shape that would hide more is placed again
 PLACEMENT_TRIES = 20
+MUTED = 0.3  # share of its colour that a background keeps
 EVAL_SEED_OFFSET = 1_000_003  # keeps the streams of training and evaluation images apart
 
 
@@ -213,9 +214,11 @@ def _paint(canvas: Image.Image, outline: np.ndarray, colour: Tuple[int, ...]) ->
 
 
 def _background(random: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """uint8 [h, w, 3]: coloured clouds, with stripes, checks or neither over them."""
+    """uint8 [h, w, 3]: muted clouds, with faint stripes, checks or neither over them."""
     cells = int(random.integers(2, 7))
-    coarse = Image.fromarray(random.integers(40, 216, (cells, cells, 3)).astype(np.uint8))
+    colours = random.integers(40, 216, (cells, cells, 3)).astype(np.float32)
+    grays = colours.mean(axis=2, keepdims=True)
+    coarse = Image.fromarray((grays + MUTED * (colours - grays)).astype(np.uint8))
     clouds = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC), np.float32)
     y, x = np.mgrid[0:height, 0:width].astype(np.float32)
     angle, period = random.uniform(0, np.pi), random.uniform(6.0, 24.0)
@@ -225,5 +228,5 @@ def _background(random: np.random.Generator, height: int, width: int) -> np.ndar
         1: lambda: np.sin(phase),
         2: lambda: np.sign(np.sin(x * 2 * np.pi / period) * np.sin(y * 2 * np.pi / period)),
     }[int(random.integers(0, 3))]()
-    tint = random.uniform(-25.0, 25.0, 3)
+    tint = random.uniform(-10.0, 10.0, 3)
     return np.clip(clouds + texture[..., None] * tint, 0, 255).astype(np.uint8)
