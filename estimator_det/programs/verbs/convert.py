@@ -82,12 +82,12 @@ def _add_record_arguments(group: Any) -> None:
         "train=train.txt,val=val.txt, or one list as train,val=val.txt",
     }
     add_options(group, str, texts)
-    add_options(group, int, {"--num_shards": "of each split (default: one for 1,000 images)"})
+    add_options(group, int, {"--num_shards": "files of each split (default: one for 1,000 images)"})
     add_options(
         group, bool, {"--masks": "write masks as PNG", "--clip_boxes": "clip boxes to the image"}
     )
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
-    add_options(group, int, {"--quality": "of JPEG files encoded again (default: 92)"})
+    add_options(group, int, {"--quality": "quality of JPEG files encoded again (default: 92)"})
     text = "what to do with rotation by EXIF (default: refuse)"
     add_options(group, str, {"--exif": text}, choices=("refuse", "apply"))
 

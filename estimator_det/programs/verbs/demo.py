@@ -12,12 +12,13 @@ EXAMPLE = "--output_dir demo_output --seed 1"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = (
-        "ssd, mask_rcnn: two stages, with masks; takes longer, or centernet_keypoints: figures and "
-        "their joints; takes longer"
+        "network: ssd; mask_rcnn, with two stages and masks, which takes longer; or "
+        "centernet_keypoints, for figures and their joints, which takes longer"
     )
     models = ("ssd", "mask_rcnn", "centernet_keypoints")
     add_options(parser, str, {"--model": text}, default="ssd", choices=models)
-    add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="demo_output")
+    text = "folder of the data, the run and the export (default: %(default)s)"
+    add_options(parser, str, {"--output_dir": text}, default="demo_output")
     text = "seed of the data and the initial weights (default: %(default)s)"
     add_options(parser, int, {"--seed": text}, default=0)
     add_options(
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         int,
         {"--num_train_steps": "steps of the training (default: train_config.num_steps)"},
     )
-    text = "of the data set (default: %(default)s)"
+    text = "size of the data set (default: %(default)s)"
     add_options(parser, str, {"--size": text}, default="small", choices=("tiny", "small", "large"))
     add_set_argument(parser)
 

@@ -31,7 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
     text = "draw and write only detections of these classes, with commas between (default: all)"
     add_options(parser, names_of, {"--classes NAMES": text})
-    add_options(parser, str, {"--output_dir": "(default: %(default)s)"}, default="detections")
+    text = "folder of detections.jsonl and the pictures (default: %(default)s)"
+    add_options(parser, str, {"--output_dir": text}, default="detections")
     parser.add_argument(
         "--draw",
         choices=("jpg", "png", "none"),

@@ -115,8 +115,8 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
         "--outputs",
         choices=("all", "detections"),
         default="all",
-        help="of SavedModel and frozen graph (default: %(default)s); detections: without raw "
-        "predictions and scores of other classes, and with class names",
+        help="outputs of SavedModel and frozen graph (default: %(default)s); detections: without "
+        "raw predictions and scores of other classes, and with class names",
     )
     text = "also write the graph as text, inference_graph.pbtxt"
     _add_choices(parser, {"write_inference_graph": text})

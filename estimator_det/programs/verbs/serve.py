@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--backend URL": text})
     text = "label map of the --backend, which has none"
     add_options(parser, str, {"--label_map FILE": text})
-    text = "of the model, in the paths of requests (default: %(default)s)"
+    text = "name of the model, in the paths of requests (default: %(default)s)"
     add_options(parser, _name, {"--name": text}, default="detector")
     text = "address to listen on; 0.0.0.0 for other machines, too (default: %(default)s)"
     add_options(parser, str, {"--host ADDRESS": text}, default="127.0.0.1")

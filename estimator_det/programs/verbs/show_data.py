@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{NUM_RECORDS})"
     )
     add_options(parser, positive, {"--num_images": text})
-    text = "of shuffling and augmentation: the same seed gives the same image"
+    text = "seed of shuffling and augmentation: the same seed gives the same image"
     add_options(parser, int, {"--seed": text})
     text = "images per row; with --augmentation, results of each record (default: %(default)s)"
     add_options(parser, positive, {"--columns": text}, default=4)

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     required = {
         "--job_dir": "gs:// folder of the run",
-        "--region": "of the machines, e.g. us-central1",
+        "--region": "region of the machines, e.g. us-central1",
     }
     add_options(parser, str, required, required=True)
     add_options(
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--platform": text}, choices=PLATFORMS, default="vertex")
     add_options(parser, str, {"--service_account": "that the job runs as"}, default="")
     texts = {
-        "--name": "of the job (default: estimator-det- and the time)",
+        "--name": "name of the job (default: estimator-det- and the time)",
         "--output_dir": "folder for package, configuration and job.json (default: jobs/NAME)",
         "--package": "source distribution (default: built from the checkout)",
     }
@@ -85,9 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_machines(group: Any) -> None:
     texts = {
-        "--machine_type": f"of the chief, workers and evaluator (default: {_MACHINE_TYPE})",
-        "--accelerator TYPE:COUNT": "of these machines, e.g. NVIDIA_TESLA_T4:1",
-        "--parameter_server_machine_type": "without accelerators (default: --machine_type)",
+        "--machine_type": f"machine of the chief, workers and evaluator (default: {_MACHINE_TYPE})",
+        "--accelerator TYPE:COUNT": "GPUs of each machine, e.g. NVIDIA_TESLA_T4:1",
+        "--parameter_server_machine_type": "machine of parameter servers, without accelerators "
+        "(default: --machine_type)",
         "--container_image": "image with estimator-det in it; no package is uploaded",
         "--executor_image": "prebuilt image of Vertex AI (default: by region and machine)",
     }
