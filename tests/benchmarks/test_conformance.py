@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-import subprocess
-from typing import Any, Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple
 
 import numpy as np
 import pytest
 
-from benchmarks.conformance import __main__ as command
-from benchmarks.conformance import checks, goldens
+from benchmarks.conformance import goldens
 from benchmarks.conformance.compare import Check
 from estimator_det.config import pipeline
 from tests.conftest import MODELS
@@ -156,45 +154,3 @@ def test_altered_numbers_are_found(table):
         assert cells[column].startswith("ok "), (column, cells[column])
     assert table.last_line == f"{len(LIGHT)} of {len(LIGHT) + 1} configurations hold"
     assert table.exit_code == 1
-
-
-@pytest.fixture
-def one_record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> List[str]:
-    """Arguments of the command for a folder with the record of one configuration."""
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "one.json").write_text('{"variables": {"a": [[1], true]}}')
-    return ["--configs", str(tmp_path), "--golden", str(tmp_path)]
-
-
-def _cells(**failures: str) -> Dict[str, Check]:
-    cells = {column: Check() for column in checks.COLUMNS}
-    for column, cell in cells.items():
-        cell.close([1.0], [1.0], 1e-3, "value")
-        if column in failures:
-            cell.fail(failures[column])
-    return cells
-
-
-@pytest.mark.parametrize("holds_again", [False, True])
-def test_training_is_tried_with_other_threads(one_record, monkeypatch, capsys, holds_again):
-    def run(line: List[str], **_: Any) -> Any:
-        assert line[-2:] == ["--threads", "2"] and line[line.index("--only") + 1] == "one"
-        cells = [
-            "ok 1e-04" if holds_again or column != "losses" else "far" for column in checks.COLUMNS
-        ]
-        return subprocess.CompletedProcess(line, 0, " | ".join(["one", *cells, "7"]))
-
-    monkeypatch.setattr(command.subprocess, "run", run)
-    monkeypatch.setattr(command, "run_case", lambda *_: _cells(losses="far", gradients="far"))
-    assert command.main(one_record) == (0 if holds_again else 1)
-    cells = _parse_table(capsys.readouterr().out, 0).rows["one"]
-    assert cells["gradients"] == "ok 1e-04, 2 threads"
-    assert cells["losses"] == ("ok 1e-04, 2 threads" if holds_again else "far")
-    # Other columns do not depend on the order of summation.
-    monkeypatch.setattr(command, "run_case", lambda *_: _cells(anchors="far"))
-    assert command.main(one_record) == 1
-    table = _parse_table(capsys.readouterr().out, 1)
-    assert table.rows["one"]["anchors"] == "far"
-    assert table.last_line == "0 of 1 configurations hold"
-    assert command.main([*one_record, "--only", "another"]) == 1

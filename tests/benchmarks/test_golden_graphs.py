@@ -19,6 +19,12 @@ HEADS = (
     "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
 )
+# Networks of two stages of each kind of layers.
+TWO_STAGES = ("faster_rcnn_inception_v2_coco", "faster_rcnn_resnet50_coco")
+SLOW_TWO_STAGES = (
+    "faster_rcnn_resnet101_atrous_coco",
+    "faster_rcnn_inception_resnet_v2_atrous_coco",
+)
 
 
 def assert_agrees(name: str) -> None:
@@ -36,8 +42,12 @@ def test_variables_counts_and_anchors(name):
 
 
 @pytest.mark.slow
-def test_a_whole_network_of_two_stages():
-    case = goldens.read(MODELS, "faster_rcnn_inception_v2_coco")
+@pytest.mark.parametrize(
+    "name",
+    [*TWO_STAGES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_TWO_STAGES)],
+)
+def test_a_whole_network_of_two_stages(name):
+    case = goldens.read(MODELS, name)
     cells = {column: Check() for column in checks.COLUMNS}
     checks.check_evaluation(case, cells)
     for column in ("predictions", "detections"):

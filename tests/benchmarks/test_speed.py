@@ -8,7 +8,6 @@ import pathlib
 import pytest
 from google.protobuf import text_format
 
-from benchmarks.speed import __main__ as program
 from benchmarks.speed import components, parts
 from estimator_det.compat import tf
 from estimator_det.protos import pipeline_pb2
@@ -46,22 +45,6 @@ def test_floor_needs_images_of_one_size(tmp_path):
     overrides = "image_resizer { keep_aspect_ratio_resizer {} }"
     with pytest.raises(ValueError, match=r"model\.faster_rcnn\.image_resizer\.fixed_shape"):
         parts.floor(arguments(tmp_path, overrides))
-
-
-def test_ratios_to_lower_bounds(monkeypatch, capsys):
-    figures = {
-        "floor": {"floor_seconds": 0.5},
-        "step": {"step_seconds": 0.6, "graph_ops": 900},
-        "augmentations": {"augmentations_us": {"mixup": (300.0, 150.0)}},
-    }
-    monkeypatch.setattr(program, "_measure", lambda part, *_: figures[part])
-    flags = ["--config=c", "--record=r", "--label_map=l"]
-    assert program.main([*flags, *(f"--only={part}" for part in figures)]) == 0
-    assert capsys.readouterr().out.splitlines()[:3] == [
-        "training step with input: 0.6 s; 1.20 × floor_seconds 0.5",
-        "training graph: 900 operations",
-        "mixup: 300 µs an image; 2.00 × its kernels",
-    ]
 
 
 @pytest.mark.parametrize("name", ["random_horizontal_flip", "mixup", components.NEEDS_MASKS])

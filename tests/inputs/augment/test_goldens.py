@@ -16,7 +16,6 @@ import pytest
 from inputs.augment import AUGMENTATIONS
 from tests.inputs.augment.goldens import (
     FIELDS,
-    SUBSET,
     WHOLE,
     Goldens,
     load,
@@ -148,14 +147,6 @@ def check_case(goldens: Goldens, name: str) -> None:
 @functools.cache
 def _load(folder: pathlib.Path) -> Goldens:
     return load(folder)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_a_case_of_each_step(name):
-    cases = _load(SUBSET).exact(name)
-    assert cases
-    for case in cases:
-        check_case(_load(SUBSET), case)
 
 
 @pytest.mark.parametrize("name", STEPS)
