@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import importlib
 import os
 import re
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import estimator_det
 from estimator_det.compat import versions
 from tests.conftest import PROJECT, ROOT
 
@@ -99,20 +97,3 @@ def test_the_commands_tell_what_is_wrong_in_a_line():
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert re.fullmatch(r"error: tensorflow-estimator .* Remedy: pip install .*", line)
     assert "Traceback" not in done.stderr
-
-
-def test_what_is_no_version():
-    assert versions.installed("no-such-package") is None
-    with pytest.raises(ValueError, match="not a version"):
-        versions.release("newest")
-
-
-@pytest.mark.parametrize("is_program", [False, True])
-def test_garbage_collection_leaves_modules_alone_in_programs_only(is_program, monkeypatch):
-    frozen = []
-    monkeypatch.setattr(estimator_det, "is_program", is_program)
-    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(gc.isenabled()))
-    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    versions._import_uncollected("colorsys")
-    assert frozen == [False] * is_program
-    assert gc.isenabled()

@@ -53,22 +53,6 @@ def _scopes(config: Any) -> List[str]:
         return scopes
 
 
-def test_names_of_ranges_are_those_of_the_reference():
-    scopes = _scopes(small_config())
-    net = "FeatureExtractor/MobilenetV1/MobilenetV1"  # the network opens its scope again
-    assert scopes[:4] == [
-        f"{net}/Conv2d_0/weights_quant",
-        f"{net}/Conv2d_0/act_quant",
-        f"{net}/Conv2d_1_depthwise/weights_quant",
-        f"{net}/Conv2d_1_depthwise/act_quant",
-    ]
-    assert scopes[-2:] == [
-        "BoxPredictor_1/ClassPredictor/weights_quant",
-        "BoxPredictor_1/ClassPredictor/act_quant",
-    ]
-    assert len(scopes) == 2 * (27 + 4)
-
-
 def test_names_of_ranges_in_a_light_pyramid():
     """Sums, separable convolutions, and one kernel of the heads for all feature maps."""
     fpn, head = "FeatureExtractor/MobilenetV1/fpn", "WeightSharedConvolutionalBoxPredictor"

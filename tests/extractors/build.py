@@ -10,7 +10,7 @@ from google.protobuf import text_format
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
-from estimator_det.extractors.ssd.registry import EXTRACTORS, make_extractor
+from estimator_det.extractors.ssd.registry import make_extractor
 from estimator_det.protos import ssd_pb2
 
 NORM = "conv_hyperparams { batch_norm { scale: true } }"
@@ -22,7 +22,6 @@ TINY = f"depth_multiplier: 0.05 min_depth: 4 {NORM}"
 EMBEDDED = "embedded_ssd_mobilenet_v1"
 MNASFPN = "ssd_mobilenet_v2_mnasfpn"
 MNASFPN_LEVELS = "fpn { min_level: 3 max_level: 6 additional_layer_depth: 48 }"
-TYPES = sorted(name for name in EXTRACTORS if not name.endswith("_keras"))
 
 
 def make(kind: str, text: str = "", is_training: bool = True) -> Any:
