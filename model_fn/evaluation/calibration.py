@@ -88,9 +88,10 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
     scores = final_scores(pipeline_config.model)
     if scores is None:
         raise ConfigError.at(
-            "model",
-            "has no class scores that a calibration could change",
-            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3",
+            f"model.{pipeline_config.model.WhichOneof('model')}",
+            "has no class scores that a calibration_config could change",
+            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3; thresholds of "
+            "`detect --threshold auto` need no calibration",
         )
     FITS.get(kind)
     config, path = scores.post_processing, scores.path

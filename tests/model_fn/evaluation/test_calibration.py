@@ -183,6 +183,14 @@ def test_models_that_are_refused(kind, text, message):
         calibration.scores_of(pipeline_of(text), kind)
 
 
+def test_scores_of_heatmaps_are_refused():
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    config.model.center_net.SetInParent()
+    message = r"model\.center_net: has no class scores .*`detect --threshold auto`"
+    with pytest.raises(UsageError, match=message):
+        calibration.scores_of(config, "sigmoid_calibration")
+
+
 def beyond_one() -> Matches:
     matches = Matches([1], ["cat"])
     matches.add_image(np.zeros(0, int), np.zeros(200, int), np.full(200, 1.5), np.arange(200) < 90)
