@@ -2,17 +2,19 @@
 
 Photographs: astronaut, chelsea, coffee and motorcycle_left of scikit-image, which are free of
 rights, and a data set of raccoons with PASCAL VOC annotations under the MIT license. The detector
-is the published SSDLite MobileNet v2 of COCO, imported and exported; the detector of raccoons comes
-from the commands of README, after some minutes. Pictures whose inputs are not given stay as they
-are.
+is the published SSDLite MobileNet v2 of COCO, imported and exported; the detector of raccoons and
+its report come from the commands of README, after some minutes. Pictures whose inputs are not given
+stay as they are.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import io
 import pathlib
+import re
 import tempfile
 from typing import Any, Sequence
 
@@ -70,6 +72,15 @@ def in_a_row(pictures: Sequence[Image.Image], height: int = ROW_HEIGHT) -> Image
         row.paste(each, [left, 0])
         left += each.width + 6
     return row
+
+
+def in_two_rows(pictures: Sequence[Image.Image]) -> Image.Image:
+    """Eight pictures, four beside each other."""
+    rows = [in_a_row(pictures[at : at + 4], 240) for at in (0, 4)]
+    page = Image.new("RGB", [max(row.width for row in rows), 2 * rows[0].height + 6], "white")
+    for number, row in enumerate(rows):
+        page.paste(row, [0, number * (row.height + 6)])
+    return page
 
 
 def draw_detections(photos: pathlib.Path, detector: pathlib.Path) -> None:
@@ -157,12 +168,14 @@ def draw_tutorial(folder: pathlib.Path) -> None:
     save(Image.open(folder / "records" / "convert_histograms.png"), "tutorial_data.png", 1100)
     save(Image.open(folder / "batch.png"), "tutorial_batch.jpg", 1000)
     files = sorted((folder / "detections").glob("*_detections.jpg"))[:8]
-    rows = [in_a_row([Image.open(file) for file in files[at : at + 4]], 240) for at in (0, 4)]
-    width = max(row.width for row in rows)
-    page = Image.new("RGB", [width, 2 * rows[0].height + 6], "white")
-    for number, row in enumerate(rows):
-        page.paste(row, [0, number * (row.height + 6)])
-    save(page, "tutorial_detections.jpg", 1000)
+    save(in_two_rows([Image.open(file) for file in files]), "tutorial_detections.jpg", 1000)
+
+
+def draw_mistakes(report: pathlib.Path) -> None:
+    """The first pictures of a report: confident mistakes, each beside its groundtruth."""
+    encoded = re.findall(r'"data:image/jpeg;base64,([^"]+)"', report.read_text(encoding="utf-8"))
+    pictures = [Image.open(io.BytesIO(base64.b64decode(text))) for text in encoded[:8]]
+    save(in_two_rows(pictures), "mistakes.jpg")
 
 
 def draw_ratios() -> None:
@@ -183,15 +196,17 @@ def main() -> None:
     parser.add_argument("--detector", type=pathlib.Path, help="export that detects COCO's classes")
     parser.add_argument("--raccoon", type=pathlib.Path, help="folder with images and annotations")
     parser.add_argument("--raccoon_detector", type=pathlib.Path, help="export that detects them")
+    parser.add_argument("--report", type=pathlib.Path, help="report.html of a run on raccoons")
     parser.add_argument("--tutorial", type=pathlib.Path, help="folder in which tutorial.md was run")
     options = parser.parse_args()
-    photos, detector, raccoon, raccoon_detector, tutorial = (
+    photos, detector, raccoon, raccoon_detector, report, tutorial = (
         path and path.resolve()
         for path in (
             options.photos,
             options.detector,
             options.raccoon,
             options.raccoon_detector,
+            options.report,
             options.tutorial,
         )
     )
@@ -204,6 +219,8 @@ def main() -> None:
             draw_data(raccoon)
         if raccoon and raccoon_detector:
             draw_suggestions(raccoon, raccoon_detector)
+        if report:
+            draw_mistakes(report)
         if tutorial:
             draw_tutorial(tutorial)
 
