@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "images for each run; models of one batch size are measured at it only (default: 1,8)"
     add_options(parser, _numbers, {"--batch_sizes N,N,…": text}, default=(1, 8))
     text = "time of all runs for each batch size, after three to warm up (default: %(default)g)"
-    add_options(parser, float, {"--seconds": text}, default=5.0)
+    add_options(parser, float, {"--seconds S": text}, default=5.0)
     add_options(parser, int, {"--num_images": "images of the records for the mAP (default: all)"})
     text = f"for benchmark.txt, .json and .png (default: the folder {FOLDER} beside the models)"
     add_options(parser, str, {"--output_dir": text})

@@ -78,8 +78,9 @@ def _add_source_arguments(group: Any) -> None:
 def _add_record_arguments(group: Any) -> None:
     texts = {
         "--output_dir DIR": "folder for records and report",
-        "--split": "name of the records (train), ratios as 0.8,0.2 or train=0.8,val=0.2, lists as "
-        "train=train.txt,val=val.txt, or one list as train,val=val.txt",
+        "--split PART=SHARE,…": "shares of the parts, as train=0.8,val=0.2 or 0.8,0.2; lists of "
+        "names, as train=train.txt,val=val.txt, or one list, as train,val=val.txt; or one part "
+        "(default: train)",
     }
     add_options(group, str, texts)
     add_options(group, int, {"--num_shards": "files of each split (default: one for 1,000 images)"})
@@ -93,11 +94,11 @@ def _add_record_arguments(group: Any) -> None:
 
 
 def _add_run_arguments(group: Any) -> None:
-    text = "how much of an image is checked (decode)"
+    text = "how much of an image is checked (default: decode)"
     add_options(group, str, {"--verify": text}, choices=("decode", "header"))
     text = "report all faults and stop, or skip the data (default: stop)"
     add_options(group, str, {"--on_error": text}, choices=("stop", "skip"))
-    text = "what to do with copies of an image in one split (keep)"
+    text = "what to do with copies of an image in one split (default: keep)"
     add_options(group, str, {"--duplicates": text}, choices=("keep", "skip", "stop"))
     add_options(group, bool, {"--overwrite": "replace earlier records"})
     add_options(group, positive, {"--jobs": "most processes (default: one for each CPU)"})

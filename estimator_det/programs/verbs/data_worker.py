@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, int, {"--port": text}, default=5050)
     text = "host:port of the first data worker, which this one joins"
-    add_options(parser, str, {"--dispatcher": text})
+    add_options(parser, str, {"--dispatcher HOST:PORT": text})
     text = "name of this machine for the others (default: its host name)"
     add_options(parser, str, {"--host": text}, default="")
 

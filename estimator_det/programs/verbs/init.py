@@ -37,12 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images DIR": "with --from: folder of all images",
         "--annotations PATH": "with --from: annotations",
         "--classes FILE": "with --from yolo or open_images",
-        "--split": "with --from: as in convert (default: train=0.8,val=0.2)",
+        "--split PART=SHARE,…": "with --from: as in convert (default: train=0.8,val=0.2)",
     }
     add_options(data, str, texts)
     length = parser.add_argument_group("length of the training").add_mutually_exclusive_group()
     hours = number(lambda value: 0 < value < 10_000, "not a time: give hours, such as 0.5 or 12")
-    add_options(length, hours, {"--hours": "time of the whole run on this machine"})
+    add_options(length, hours, {"--hours H": "time of the whole run on this machine"})
     add_options(length, positive, {"--num_train_steps N": "steps to train"})
 
 

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     texts = {
         "--name": "name of the job (default: estimator-det- and the time)",
         "--output_dir": "folder for package, configuration and job.json (default: jobs/NAME)",
-        "--package": "source distribution (default: built from the checkout)",
+        "--package FILE": "source distribution (default: built from the checkout)",
     }
     add_options(parser, str, texts)
     switches = {
