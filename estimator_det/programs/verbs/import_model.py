@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_options(parser, str, {"--from FORMAT": text}, dest="source", required=True)
     text = (
-        "configuration of the model (default, for SSD with MobileNet v1 or v2: proposed from the "
-        "shapes in the file)"
+        "configuration of the model (default: proposed from the shapes in the file, for SSD with "
+        "MobileNet v1 or v2)"
     )
     add_options(parser, str, {"--pipeline_config_path FILE": text})
     add_change_arguments(parser)
