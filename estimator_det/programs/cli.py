@@ -32,7 +32,7 @@ VERBS = tuple(itertools.chain(*GROUPS.values()))
 # Verbs whose result other programs read.
 JSON_VERBS = (
     "check-config", "check-data", "convert", "demo", "init", "info", "train", "evaluate", "report",
-    "pretrained", "import", "export", "detect", "suggest", "benchmark",
+    "replay", "pretrained", "import", "export", "detect", "suggest", "benchmark", "sync",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """`estimator-det sync` on a bucket of an emulator."""
 
+import json
 import pathlib
 
 import pytest
@@ -14,10 +15,10 @@ def test_up_and_down(emulator, tmp_path, monkeypatch, capsys):
     for name in ("a.record", "b.record"):
         (tmp_path / name).write_bytes(name.encode())
     assert cli.main(["sync", str(tmp_path), "gs://data/x", "--exclude", "b.*"]) == 0
-    assert cli.main(["sync", str(tmp_path), "gs://data/x", "--threads=1"]) == 0
-    first, second = capsys.readouterr().out.splitlines()
-    assert first == "copied to gs://data/x: 1 (0.0 MB); already there: 0"
-    assert second == "copied to gs://data/x: 1 (0.0 MB); already there: 1"
+    assert capsys.readouterr().out == "copied to gs://data/x: 1 (0.0 MB); already there: 0\n"
+    assert cli.main(["sync", str(tmp_path), "gs://data/x", "--threads=1", "--json"]) == 0
+    result = {"destination": "gs://data/x", "files": 1, "size": 8, "same": 1}
+    assert json.loads(capsys.readouterr().out) == result
     monkeypatch.chdir(tmp_path)
     assert cli.main(["sync", "gs://data/x/a*", "gs://data/x/b.record", "down"]) == 0
     assert names_in(pathlib.Path("down")) == ["a.record", "b.record"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 
 from estimator_det.programs import console
@@ -37,4 +38,12 @@ def run(options: argparse.Namespace) -> int:
 
     result = replay.replay(config, folder, options.steps)
     console.print_line(replay.replay_text(result))
+    steps = [
+        {
+            "step": step.step,
+            "values": {k: x if math.isfinite(x) else str(x) for k, x in step.values.items()},
+        }
+        for step in result.steps
+    ]
+    console.report_result({"is_finite": result.is_finite, "steps": steps})
     return console.EXIT_OK if result.is_finite else console.EXIT_FAILED

@@ -64,3 +64,4 @@ def run(options: argparse.Namespace) -> None:
         f"copied to {destination}: {done.files} ({done.size / 1e6:.1f} MB); already there: "
         f"{done.same}"
     )
+    console.report_result({"destination": destination, **done._asdict()})
