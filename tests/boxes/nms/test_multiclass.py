@@ -374,6 +374,19 @@ def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
         assert found_by(got)[1] == found_by(run(given, options))[1]
 
 
+@pytest.mark.optimized
+@pytest.mark.parametrize("static_shapes", [False, True])
+def test_an_overlap_that_is_nan_drops_no_other_box(static_shapes):
+    """Two boxes of a network that diverges, and a third one; TensorFlow optimizes functions only."""
+    everywhere = [-np.inf, -np.inf, np.inf, np.inf]
+    boxes = tf.constant(_boxes(everywhere, everywhere, [0, 0, 0.5, 0.5]))
+    scores, windows = tf.constant([[[0.9], [0.8], [0.7]]]), tf.constant(WINDOW["clip_windows"])
+    options = multiclass.NmsOptions(0.1, 0.5, 3, 3, soft_sigma=0.5, static_shapes=static_shapes)
+    result = tf.function(multiclass.multiclass_nms)(boxes, scores, options, windows)
+    assert result.anchor_indices.numpy().tolist() == [[0, 2, 0]]
+    assert result.num.numpy().tolist() == [2]
+
+
 def test_options_from_proto():
     config = post_processing_pb2.BatchNonMaxSuppression(
         score_threshold=0.3, soft_nms_sigma=0.5, max_detections_per_class=5
