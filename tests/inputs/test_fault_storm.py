@@ -133,6 +133,7 @@ def test_skip_uses_all_clean_records_once(storm, tmp_path):
     check_report(storm, log, tmp_path / LOG_FILE)
 
 
+@pytest.mark.optimized
 def test_a_tf2_loop_loses_and_reports_the_same(storm, tmp_path):
     """TensorFlow optimizes the functions of datasets that are read eagerly, and no others."""
     log = FaultLog(str(tmp_path / LOG_FILE))

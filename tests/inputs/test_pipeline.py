@@ -20,6 +20,7 @@ from tests.inputs.augment.helpers import sample_of
 from tests.inputs.examples import BOXES, encoded, example, picture, pipeline, write
 from tests.inputs.reading import run_in_graph
 
+pytestmark = pytest.mark.optimized
 LABELS = {"image/object/class/label": [2, 1]}
 PADDED = (
     "model { ssd { image_resizer { keep_aspect_ratio_resizer { min_dimension: 6 max_dimension: 6 "

@@ -13,6 +13,7 @@ from estimator_det.protos import image_resizer_pb2
 from inputs import serving
 from tests.inputs.examples import encoded, example, picture, pipeline
 
+pytestmark = pytest.mark.optimized
 FIXED = "fixed_shape_resizer { height: 6 width: 10 }"
 IDENTITY = "identity_resizer {}"
 IMAGES = [picture(8, 12), picture(9, 5, seed=1)]
