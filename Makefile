@@ -20,6 +20,14 @@ SMOKE := tests/compat tests/boxes/nms tests/losses tests/inputs/test_pipeline.py
 # Steps that `make versions` trains before checkpoints change hands.
 STEPS ?= 20
 
+# Tests that need packages of extras. Those of `serve` are run by `make test`.
+EXTRAS_TESTS := tests/exporters/formats/test_export.py::test_converters_that_are_installed \
+  tests/exporters/formats/test_formats.py::test_outputs_of_openvino_have_no_names_of_inner_operations \
+  tests/exporters/test_video.py tests/exporters/test_detect_shards.py \
+  tests/inputs/conversion/test_beam_pipeline.py tests/programs/test_tracking.py
+# The last releases that fit TensorFlow 2.15.
+TFJS := tensorflowjs==4.22.0 tensorflow-decision-forests==1.8.1 jax==0.4.34 flax==0.10.4
+
 # protoc writes for protobuf 4, which only the first of the supported TensorFlows bring.
 comma := ,
 EXTRAS := test$(if $(filter 2.15.%,$(TENSORFLOW)),$(comma)protos)
@@ -29,11 +37,17 @@ LOCKED := $(filter $(notdir $(PYTHON))/$(TENSORFLOW),\
   python3.9/2.15.1 python3.10/2.15.1 python3.11/2.15.1 python3.12/2.21.0 python3.13/2.21.0)
 INSTALL = $(BIN)/python -m pip install --quiet
 
+# $(call layer,FOLDER): an environment that has the packages of $(VENV) as well, so that only others
+# are installed.
+SITE = $$($(1)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")
+layer = $(PYTHON) -m venv --clear --without-pip $(1) && \
+  echo "import site; site.addsitedir('$(call SITE,$(VENV))')" >"$(call SITE,$(1))/layer.pth"
+
 # TensorFlow's notes on missing accelerators hide what matters.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help venv lint types contracts unit dist test-dist release smoke smoke-newest versions test test-all test-newest test-matrix \
+.PHONY: help venv lint types contracts unit dist test-dist test-extras audit release smoke smoke-newest versions test test-all test-newest test-matrix \
   demo docs protos lock format clean
 
 help:
@@ -49,6 +63,8 @@ help:
 	@echo "make lint | types | contracts | unit    the parts of make test"
 	@echo "make lock       requirements*_lock.txt, which environments are installed from, of the newest versions"
 	@echo "make dist       wheel and source distribution in dist/, checked; make test-dist runs the demo from each"
+	@echo "make test-extras    tests of ONNX, OpenVINO, TensorFlow.js, videos, Beam and MLflow: about 3 minutes"
+	@echo "make audit      known vulnerabilities of the packages in requirements_lock.txt"
 	@echo "make release    all of this and make test; prints what is left to do by hand"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
@@ -98,6 +114,21 @@ test-dist: dist
 	  (cd $(VENV)-dist && bin/estimator-det demo --size tiny --num_train_steps 20 --quiet) || exit 1; \
 	done
 	rm -rf $(VENV)-dist
+
+# TensorFlow.js in an environment of its own. A test that is skipped fails.
+test-extras: $(STAMP)
+	$(call layer,$(VENV)-extras)
+	$(VENV)-extras/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements_extras_lock.txt
+	$(call layer,$(VENV)-tfjs)
+	$(VENV)-tfjs/bin/python -m pip install --quiet --no-compile $(TFJS)
+	NO_SKIPS=1 ESTIMATOR_DET_CONVERTERS=$(abspath $(VENV)-tfjs) $(subst $(BIN),$(VENV)-extras/bin,$(PYTEST)) $(EXTRAS_TESTS)
+	rm -rf $(VENV)-extras $(VENV)-tfjs
+
+audit: $(STAMP)
+	$(call layer,$(VENV)-audit)
+	$(VENV)-audit/bin/python -m pip install --quiet 'pip-audit>=2.9'
+	$(VENV)-audit/bin/python -m tests.audit
+	rm -rf $(VENV)-audit
 
 release: test test-dist
 	$(BIN)/python -m tests.release
@@ -150,8 +181,10 @@ demo: $(STAMP)
 
 # The variable hides an advertisement of the theme. `strict` turns warnings into errors.
 docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]' 'tensorflow==$(TENSORFLOW)'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	$(call layer,$(VENV)-docs)
+	$(VENV)-docs/bin/python -m pip install --quiet --no-build-isolation --editable '.[docs]' 'tensorflow==$(TENSORFLOW)'
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/python -m mkdocs build --quiet
+	rm -rf $(VENV)-docs
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -161,6 +194,6 @@ protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
 
 clean:
-	rm -rf $(VENV) $(VENV)-newest $(VENV)-dist .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(foreach each,newest dist lock extras tfjs docs audit,$(VENV)-$(each)) .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
