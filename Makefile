@@ -76,6 +76,7 @@ venv: $(STAMP)
 # systems ship Python without the parts that put pip into an environment; the pip they have can do
 # that too.
 $(STAMP): setup.py pyproject.toml requirements_test_lock.txt
+	@[ ! -h $(VENV) ] || { echo "$(VENV) is a link, whose target would be emptied: make VENV=FOLDER"; exit 1; }
 	@echo "== environment in $(VENV) ($(PYTHON), TensorFlow $(TENSORFLOW)): a few minutes, once"
 	$(PYTHON) -m venv $(if $(wildcard $(STAMP)),,--clear) $(VENV) || { \
 	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \

@@ -1,4 +1,4 @@
-"""`make audit`: known vulnerabilities of the packages that are installed, as pip-audit finds them."""
+"""`make audit`: known vulnerabilities of the locked packages, by pip-audit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMAND = [
 
 
 def vulnerabilities(output: str) -> Optional[List[str]]:
-    """A line for each one in what pip-audit prints; None if its database answered for no package."""
+    """A line for each vulnerability in pip-audit's output; None if it could check no package."""
     try:
         packages = json.loads(output)["dependencies"]
     except ValueError:
@@ -25,10 +25,10 @@ def vulnerabilities(output: str) -> Optional[List[str]]:
     if not checked:
         return None
     return [
-        f"{package['name']} {package['version']}: {found['id']}, fixed in "
-        f"{', '.join(found['fix_versions']) or 'no release'}"
+        f"{package['name']} {package['version']}: {each['id']}, fixed in "
+        f"{', '.join(each['fix_versions']) or 'no release'}"
         for package in checked
-        for found in package["vulns"]
+        for each in package["vulns"]
     ]
 
 
@@ -36,16 +36,10 @@ def main() -> int:
     done = subprocess.run(COMMAND, capture_output=True, text=True, check=False)
     lines = vulnerabilities(done.stdout)
     if lines is None:
-        reason = (done.stderr.strip().splitlines() or ["it knows none of the packages"])[-1]
-        print(
-            f"== the database of pip-audit cannot be reached: vulnerabilities are NOT checked: {reason}"
-        )
+        print(done.stderr.strip()[-500:])
+        print("== the database of pip-audit cannot be reached: vulnerabilities are NOT checked")
         return 0
-    print(
-        "\n".join(
-            [*lines, f"{len(lines)} known vulnerabilities of packages in requirements_lock.txt"]
-        )
-    )
+    print(*lines, f"known vulnerabilities of locked packages: {len(lines)}", sep="\n")
     return bool(lines)
 
 

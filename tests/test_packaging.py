@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email
 import itertools
+import json
 import os
 import pathlib
 import re
@@ -16,7 +17,7 @@ import estimator_det
 import exporters
 import inputs
 import model_fn
-from tests import release
+from tests import audit, release
 from tests.conftest import PROJECT, ROOT
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
@@ -141,6 +142,19 @@ def test_a_release_has_its_date_and_no_changes():
     assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in headings[1:])
     assert len(release.faults(text, " M a.py", "9.9.9")) == 2
     assert not release.faults(f"{text}\n## 9.9.9 - 2030-01-31\n", "", "9.9.9")
+
+
+def test_an_audit_that_checks_nothing_is_no_clean_one():
+    checked = {"name": "pip", "version": "23.0", "vulns": []}
+    skipped = {"name": "numpy", "skip_reason": "not found"}
+    found = {**checked, "vulns": [{"id": "CVE-1", "fix_versions": ["23.3"]}]}
+    for packages, lines in (
+        ([skipped], None),
+        ([skipped, checked], []),
+        ([checked, found], ["pip 23.0: CVE-1, fixed in 23.3"]),
+    ):
+        assert audit.vulnerabilities(json.dumps({"dependencies": packages})) == lines
+    assert audit.vulnerabilities("no connection") is None
 
 
 def test_the_public_api_is_one_import():
