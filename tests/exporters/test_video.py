@@ -12,6 +12,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
+from estimator_det.files import ownership
 from estimator_det.programs import cli
 from exporters import Detector, formats, video
 from exporters.detect_files import Filter
@@ -66,7 +67,7 @@ def test_a_clip_gets_an_annotated_clip_and_a_line_for_each_frame(tmp_path, capsy
     printed = capsys.readouterr().out
     assert f"{clip}: 5 frames, " in printed and " frames/s -> " in printed
     names = {path.name for path in output.iterdir()}
-    assert names == {"clip_detections.mp4", "clip_detections.jsonl"}
+    assert names == {"clip_detections.mp4", "clip_detections.jsonl", ownership.marker("detect")}
     text = (output / "clip_detections.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert [line["frame"] for line in lines] == [0, 1, 2, 3, 4]
@@ -147,7 +148,7 @@ def test_a_clip_that_cannot_be_read_costs_a_line(tmp_path, capsys):
         assert f"{clip} cannot be read as a video: " in output.err
     assert f"{clips[1]}: 5 frames" in output.out
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"b_detections.mp4", "b_detections.jsonl"}
+    assert names == {"b_detections.mp4", "b_detections.jsonl", ownership.marker("detect")}
 
 
 def test_without_pyav_the_extra_is_named(tmp_path, monkeypatch, capsys):

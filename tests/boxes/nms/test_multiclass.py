@@ -377,7 +377,7 @@ def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
 @pytest.mark.optimized
 @pytest.mark.parametrize("static_shapes", [False, True])
 def test_an_overlap_that_is_nan_drops_no_other_box(static_shapes):
-    """Two boxes of a network that diverges, and a third one; TensorFlow optimizes functions only."""
+    """Two boxes of a network that diverges, and one more. TensorFlow optimizes functions only."""
     everywhere = [-np.inf, -np.inf, np.inf, np.inf]
     boxes = tf.constant(_boxes(everywhere, everywhere, [0, 0, 0.5, 0.5]))
     scores, windows = tf.constant([[[0.9], [0.8], [0.7]]]), tf.constant(WINDOW["clip_windows"])
