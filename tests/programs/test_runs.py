@@ -20,6 +20,7 @@ from exporters.detect_files import DETECTIONS_FILE
 from inputs import label_map
 from inputs.datasets import shapes
 from model_fn.evaluation.history import EVALUATIONS_FILE
+from model_fn.evaluation.score_thresholds import IN_EXPORTS
 from tests.model_fn import fake
 from tests.model_fn.checks import small
 
@@ -193,6 +194,9 @@ def test_demo(model, settings, metric, tmp_path, monkeypatch, capsys):
     assert [*summary["seconds"]] == ["data", "training and evaluation", "export", "detection"]
     for path in (summary["picture"], f"{summary['saved_model']}/saved_model.pb"):
         assert pathlib.Path(path).exists()
+    # `detect --threshold auto` reads them.
+    thresholds = json.loads((folder / "exported/saved_model" / IN_EXPORTS).read_text())
+    assert thresholds["all_classes"]["num_boxes"] > 0
     output = capsys.readouterr().out
     assert "[4/4] detection" in output
     assert f"{MAP_50} {summary['metrics'][MAP_50]:.4f}" in " ".join(output.split())
