@@ -8,46 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
+from estimator_det.images.tiles import Tile, tiles_of
 from exporters.detector import Detections, Detector
 from exporters.loaded_model import LoadedModel
 
 BATCH_SIZE = 8  # tiles that run together
+# Detections of an image that are merged; time and memory grow with the square of their number.
+MOST_DETECTIONS = 2000
 SAME_OBJECT_IOU = 0.5  # two detections of a class that overlap this much are of one object
 # A detection that its tile cuts off is a part of another one that covers this share of it.
 COVERED_SHARE = 0.7
 _BORDER = 2.0  # pixels; a box that ends this near to a side of its tile is cut off there
-
-
-class Tile(NamedTuple):
-    """A part of an image, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-
-def tiles_of(height: int, width: int, side: int, overlap: float) -> List[Tile]:
-    """The tiles of an image: as few as possible, of one size, in equal distances.
-
-    Args:
-        side: Height and width of a tile; smaller where the image is.
-        overlap: Least share of a tile that the next one repeats, 0 to below 1.
-    """
-    tops, lefts = (_starts(length, side, overlap) for length in (height, width))
-    size = min(side, height), min(side, width)
-    return [Tile(top, left, *size) for top, left in itertools.product(tops, lefts)]
-
-
-def _starts(length: int, side: int, overlap: float) -> List[int]:
-    if length <= side:
-        return [0]
-    count = 1 + int(np.ceil((length - side) / (side * (1 - overlap))))
-    return np.linspace(0, length - side, count).round().astype(int).tolist()
 
 
 class TiledDetector(Detector):
@@ -89,7 +64,10 @@ class TiledDetector(Detector):
                 parts.append(_moved(detections, tile, size, untiled.image_size))
                 is_cut.append(_is_cut(detections, tile, size))
         joined = _joined(parts)
-        kept = kept_detections(joined, np.concatenate(is_cut))
+        # Tiles without objects have detections of the lowest scores, as many as all others.
+        best = np.argsort(-joined.scores, kind="stable")[:MOST_DETECTIONS]
+        joined = joined.select(best)
+        kept = kept_detections(joined, np.concatenate(is_cut)[best])
         return joined.select(kept)
 
 

@@ -61,6 +61,8 @@ def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
         ],
         "masks_left_out": conversion.tally["masks_left_out"],
         "images_encoded_again": conversion.tally["encoded_again"],
+        "box_parts_cut": conversion.tally["box_parts_cut"],
+        "boxes_in_no_tile": conversion.tally["boxes_in_no_tile"],
         "images_in_no_split": conversion.num_unlisted,
         "shards_of_an_earlier_run": conversion.num_resumed,
         "seconds": round(conversion.seconds, 3),
@@ -98,6 +100,8 @@ def _notes(conversion: Conversion) -> List[str]:
     notes = (
         (tally["masks_left_out"], "mask", "of the source are not written; --masks writes them"),
         (tally["encoded_again"], "image", "encoded again"),
+        (tally["box_parts_cut"], "part", "of boxes, below half of the box, cut off by tiles"),
+        (tally["boxes_in_no_tile"], "box", "too large for a tile, left out; take larger --tiles"),
         (conversion.num_unlisted, "image", "in no list of --split, left out"),
         (conversion.num_resumed, "shard", "of an earlier run kept"),
     )

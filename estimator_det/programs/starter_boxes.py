@@ -16,6 +16,7 @@ from estimator_det.console.printing import counted, quoted
 from estimator_det.extractors.maps import FINEST_FPN_LEVEL
 from estimator_det.extractors.ssd.registry import EXTRACTORS
 from estimator_det.programs.starter import Draft, extractor_type, model_part
+from estimator_det.programs.starter_small import least_side, median_sides, small_classes
 from estimator_det.protos import faster_rcnn_pb2, pipeline_pb2, ssd_pb2
 from inputs.checks.statistics import Columns
 from model_fn.checks import data_check
@@ -25,13 +26,15 @@ from model_fn.checks.data_problems import FEW_BOXES
 BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
 MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
 UNMATCHED = 0.1  # share of the boxes of each class that may match no anchor
+CENTER_NET_STRIDE = 4  # pixels between cells of its only feature map
 LITTLE = 0.02  # difference of such shares that no larger input is worth
 SAMPLED = 400  # boxes of each class that the search for a size looks at
 SMALLEST_SIZE = 160  # pixels; the last feature maps of an SSD are then 1x1
 SIZE_STEP = 32  # the stride of the coarsest map of a backbone
 GOOD_EPOCHS = 200  # passes over the data after which a small network from scratch is good
-FEW_EPOCHS = 20  # passes that the time must allow at an input size above the preferred one
-MIN_CELLS = 2  # cells of the finest feature map that a box should cover in each direction
+# Passes that the time must allow at an input size above the published one. Few of them are better
+# than a size at which a class cannot be found.
+FEW_EPOCHS = 10
 NUM_SHOWN = 5
 
 
@@ -56,9 +59,17 @@ class Fit(NamedTuple):
 
     @property
     def excess(self) -> float:
-        """Share of boxes without an anchor above `UNMATCHED`, on average over the classes."""
-        shares = np.fromiter(_unmatched(self.coverage).values(), float)
-        return float(np.maximum(shares - UNMATCHED, 0.0).mean())
+        """Means over the classes of what the anchors and the feature maps lack for the boxes.
+
+        A class lacks anchors for the share of its boxes above `UNMATCHED`, and resolution for the
+        share of `least_side` that its median box does not have.
+        """
+        unmatched = _unmatched(self.coverage)
+        shares = np.fromiter(unmatched.values(), float)
+        sides = median_sides(self.coverage.pixels, self.coverage.class_ids)
+        covered = np.array([sides[i] for i in unmatched]) / least_side(self.coverage.stride)
+        lacking = np.maximum(shares - UNMATCHED, 0.0) + np.maximum(1 - covered, 0.0)
+        return float(lacking.mean())
 
 
 def fit_boxes(
@@ -89,12 +100,14 @@ def fit_boxes(
         if reason:
             draft.reasons[f"{draft.model_path}.image_resizer"] = reason
     chosen = fit(draft.config, columns, has_heads=has_heads)
-    if chosen is None:
-        return []
+    if chosen is None:  # CenterNet
+        size = resizer.fixed_shape_resizer
+        small = small_classes(columns, (size.height, size.width), CENTER_NET_STRIDE)
+        return [f"class {names.get(i, i)}: {text}" for i, text in small.items()][:NUM_SHOWN]
     draft.config = chosen.config
     if chosen.reason:
         draft.reasons[_anchor_field(draft.config)] = chosen.reason
-    return _lines(chosen, larger, names)
+    return _lines(chosen, columns, larger, names)
 
 
 def _size_step(config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
@@ -141,8 +154,10 @@ def _choose_size(
         reason = f"{_few(default, epochs)} {reason}"
     elif size > default:
         class_id, share = next(iter(_unmatched(_fit_at(at, default).coverage).items()))
-        text = f"At {default} pixels {share:.0%} of the boxes of {quoted(names[class_id])} match no"
-        reason = f"{text} anchor. {reason}"
+        text = f"{share:.0%} of the boxes of {quoted(names[class_id])} match no anchor"
+        if share <= UNMATCHED:
+            text = "a class is too small for the finest feature map"
+        reason = f"At {default} pixels {text}. {reason}"
     return size, larger, reason.replace("of each class", "of each class, or more,")
 
 
@@ -231,7 +246,7 @@ def _coverage(
 
 
 def _is_better(fit: Fit, best: Fit) -> bool:
-    if fit.excess or best.excess:
+    if fit.excess != best.excess:
         return fit.excess < best.excess
     return bool(fit.coverage.best_iou.mean() >= best.coverage.best_iou.mean() + BETTER_IOU)
 
@@ -273,8 +288,10 @@ def _with_anchors(
     return pipeline.apply_overrides(config, [f"{_anchor_field(config)}={anchors}"])
 
 
-def _lines(fit: Fit, larger: Optional[Fit], names: Mapping[int, str]) -> List[str]:
-    """How well anchors cover the boxes, and a line for each class of which many match none."""
+def _lines(
+    fit: Fit, columns: Columns, larger: Optional[Fit], names: Mapping[int, str]
+) -> List[str]:
+    """How well anchors cover the boxes, and a line for each class that is hardly found."""
     coverage = fit.coverage
     if coverage.background is None:
         return []
@@ -289,6 +306,7 @@ def _lines(fit: Fit, larger: Optional[Fit], names: Mapping[int, str]) -> List[st
         sizes = ", ".join(f"{level.size[0]}x{level.size[1]}" for level in unused)
         lines.append(f"no box matches the anchors of the feature maps of {sizes} cells")
     texts = []
+    small = small_classes(columns, coverage.input_sizes[0], coverage.stride)
     for class_id, share in coverage.shares(coverage.poor).items():
         parts = []
         if share > UNMATCHED:
@@ -299,13 +317,8 @@ def _lines(fit: Fit, larger: Optional[Fit], names: Mapping[int, str]) -> List[st
                 ratio = (height / coverage.input_sizes[0][0]) ** 2
                 parts.append(f"at {height} pixels {there.get(class_id, share):.0%} would")
                 parts.append(f"a step then takes {ratio:.2g} × the time")
-        rows = coverage.pixels[coverage.class_ids == class_id]
-        side = float(np.median(np.sqrt(np.prod(rows, axis=1))))
-        if side < MIN_CELLS * coverage.stride:
-            parts.append(
-                f"half of them are smaller than {side:.0f} pixels of the input, and the cells of "
-                f"the finest feature map are {coverage.stride:.0f} pixels apart"
-            )
+        if class_id in small:
+            parts.append(small[class_id])
         if parts:
             texts.append(f"class {names.get(class_id, class_id)}: {'; '.join(parts)}")
     rest = [f"and {len(texts) - NUM_SHOWN} more classes"] if len(texts) > NUM_SHOWN else []

@@ -115,7 +115,8 @@ MODELS = (
            *_SIZE_512, *_BOX_HEADS, *_ONLY_BOXES),
           "512x512", 2.4, 3.0, "centernet_mobilenetv2fpn_512x512_coco17_od"),
 )  # fmt: skip
-DEFAULT_MODEL = "ssd_mobilenet_v1"
+DEFAULT_MODEL, DEFAULT_STRIDE = "ssd_mobilenet_v1", 16  # pixels between cells of the finest map
+FINER_MODEL, FINER_STRIDE = "ssd_mobilenet_v2_fpnlite_keras", 8  # for small objects
 
 
 def find_starter(name: str) -> Model:

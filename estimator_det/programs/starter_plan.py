@@ -12,9 +12,16 @@ from typing import Dict, List, NamedTuple, Optional
 
 from estimator_det.console.printing import counted
 from estimator_det.errors import RunError
-from estimator_det.programs import starter, starter_boxes, starter_keypoints, step_speed
+from estimator_det.programs import (
+    starter,
+    starter_boxes,
+    starter_keypoints,
+    starter_small,
+    step_speed,
+)
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget
+from estimator_det.programs.starter_models import FINER_MODEL, FINER_STRIDE
 from estimator_det.protos import pipeline_pb2
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
@@ -41,13 +48,16 @@ def make_plan(
     records = find_records(folder)
     label_map = read_label_map(records.label_map)
     names = label_map.names
-    draft = starter.Draft(starter.base_config(model, weights, records))
-    starter.set_classes(draft, names)
+    draft = _draft(model, weights, records, names)
     keypoint_lines = starter_keypoints.set_keypoints(draft, label_map)
     report = data_check.check_data(draft.config, folder, jobs=available_cpus())
     columns = report.scans[0].columns
     if not columns.num_boxes:
         raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
+    if model is None and weights is None and starter_small.needs_finer_map(columns):
+        draft = _draft(FINER_MODEL, None, records, names)
+        reason = f"The smallest class needs feature maps with cells of {FINER_STRIDE} pixels."
+        draft.reasons[f"{draft.model_path}.feature_extractor"] = reason
     starter.set_boxes(draft, boxes_per_image(columns))
     starter.set_augmentation(draft, names.values())  # part of the steps that are measured
     starter.set_decoding(draft, columns)
@@ -80,6 +90,17 @@ def make_plan(
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
+
+
+def _draft(
+    model: Optional[str],
+    weights: Optional[Pretrained],
+    records: starter.Records,
+    names: Dict[int, str],
+) -> starter.Draft:
+    draft = starter.Draft(starter.base_config(model, weights, records))
+    starter.set_classes(draft, names)
+    return draft
 
 
 def _set_sizes(

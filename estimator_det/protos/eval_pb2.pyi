@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EvalConfig(_message.Message):
-    __slots__ = ("batch_size", "num_visualizations", "num_examples", "eval_interval_secs", "eval_interval_steps", "max_evals", "save_graph", "visualization_export_dir", "eval_master", "metrics_set", "parameterized_metric", "export_path", "ignore_groundtruth", "use_moving_averages", "eval_instance_masks", "min_score_threshold", "max_num_boxes_to_visualize", "skip_scores", "skip_labels", "visualize_groundtruth_boxes", "groundtruth_box_visualization_color", "keep_image_id_for_visualization_export", "retain_original_images", "include_metrics_per_category", "all_metrics_per_category", "super_categories", "recall_lower_bound", "recall_upper_bound", "retain_original_image_additional_channels", "force_no_resize", "use_dummy_loss_in_eval", "keypoint_edge", "skip_predictions_for_unlabeled_class", "image_classes_field_map_empty_to_ones")
+    __slots__ = ("batch_size", "num_visualizations", "num_examples", "eval_interval_secs", "eval_interval_steps", "max_evals", "save_graph", "visualization_export_dir", "eval_master", "metrics_set", "parameterized_metric", "export_path", "ignore_groundtruth", "use_moving_averages", "eval_instance_masks", "min_score_threshold", "max_num_boxes_to_visualize", "skip_scores", "skip_labels", "visualize_groundtruth_boxes", "groundtruth_box_visualization_color", "keep_image_id_for_visualization_export", "retain_original_images", "include_metrics_per_category", "all_metrics_per_category", "super_categories", "recall_lower_bound", "recall_upper_bound", "retain_original_image_additional_channels", "tiles", "force_no_resize", "use_dummy_loss_in_eval", "keypoint_edge", "skip_predictions_for_unlabeled_class", "image_classes_field_map_empty_to_ones")
     class SuperCategoriesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class EvalConfig(_message.Message):
     RECALL_LOWER_BOUND_FIELD_NUMBER: _ClassVar[int]
     RECALL_UPPER_BOUND_FIELD_NUMBER: _ClassVar[int]
     RETAIN_ORIGINAL_IMAGE_ADDITIONAL_CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    TILES_FIELD_NUMBER: _ClassVar[int]
     FORCE_NO_RESIZE_FIELD_NUMBER: _ClassVar[int]
     USE_DUMMY_LOSS_IN_EVAL_FIELD_NUMBER: _ClassVar[int]
     KEYPOINT_EDGE_FIELD_NUMBER: _ClassVar[int]
@@ -79,12 +80,21 @@ class EvalConfig(_message.Message):
     recall_lower_bound: float
     recall_upper_bound: float
     retain_original_image_additional_channels: bool
+    tiles: Tiles
     force_no_resize: bool
     use_dummy_loss_in_eval: bool
     keypoint_edge: _containers.RepeatedCompositeFieldContainer[KeypointEdge]
     skip_predictions_for_unlabeled_class: bool
     image_classes_field_map_empty_to_ones: bool
-    def __init__(self, batch_size: _Optional[int] = ..., num_visualizations: _Optional[int] = ..., num_examples: _Optional[int] = ..., eval_interval_secs: _Optional[int] = ..., eval_interval_steps: _Optional[int] = ..., max_evals: _Optional[int] = ..., save_graph: bool = ..., visualization_export_dir: _Optional[str] = ..., eval_master: _Optional[str] = ..., metrics_set: _Optional[_Iterable[str]] = ..., parameterized_metric: _Optional[_Iterable[_Union[ParameterizedMetric, _Mapping]]] = ..., export_path: _Optional[str] = ..., ignore_groundtruth: bool = ..., use_moving_averages: bool = ..., eval_instance_masks: bool = ..., min_score_threshold: _Optional[float] = ..., max_num_boxes_to_visualize: _Optional[int] = ..., skip_scores: bool = ..., skip_labels: bool = ..., visualize_groundtruth_boxes: bool = ..., groundtruth_box_visualization_color: _Optional[str] = ..., keep_image_id_for_visualization_export: bool = ..., retain_original_images: bool = ..., include_metrics_per_category: bool = ..., all_metrics_per_category: bool = ..., super_categories: _Optional[_Mapping[str, str]] = ..., recall_lower_bound: _Optional[float] = ..., recall_upper_bound: _Optional[float] = ..., retain_original_image_additional_channels: bool = ..., force_no_resize: bool = ..., use_dummy_loss_in_eval: bool = ..., keypoint_edge: _Optional[_Iterable[_Union[KeypointEdge, _Mapping]]] = ..., skip_predictions_for_unlabeled_class: bool = ..., image_classes_field_map_empty_to_ones: bool = ...) -> None: ...
+    def __init__(self, batch_size: _Optional[int] = ..., num_visualizations: _Optional[int] = ..., num_examples: _Optional[int] = ..., eval_interval_secs: _Optional[int] = ..., eval_interval_steps: _Optional[int] = ..., max_evals: _Optional[int] = ..., save_graph: bool = ..., visualization_export_dir: _Optional[str] = ..., eval_master: _Optional[str] = ..., metrics_set: _Optional[_Iterable[str]] = ..., parameterized_metric: _Optional[_Iterable[_Union[ParameterizedMetric, _Mapping]]] = ..., export_path: _Optional[str] = ..., ignore_groundtruth: bool = ..., use_moving_averages: bool = ..., eval_instance_masks: bool = ..., min_score_threshold: _Optional[float] = ..., max_num_boxes_to_visualize: _Optional[int] = ..., skip_scores: bool = ..., skip_labels: bool = ..., visualize_groundtruth_boxes: bool = ..., groundtruth_box_visualization_color: _Optional[str] = ..., keep_image_id_for_visualization_export: bool = ..., retain_original_images: bool = ..., include_metrics_per_category: bool = ..., all_metrics_per_category: bool = ..., super_categories: _Optional[_Mapping[str, str]] = ..., recall_lower_bound: _Optional[float] = ..., recall_upper_bound: _Optional[float] = ..., retain_original_image_additional_channels: bool = ..., tiles: _Optional[_Union[Tiles, _Mapping]] = ..., force_no_resize: bool = ..., use_dummy_loss_in_eval: bool = ..., keypoint_edge: _Optional[_Iterable[_Union[KeypointEdge, _Mapping]]] = ..., skip_predictions_for_unlabeled_class: bool = ..., image_classes_field_map_empty_to_ones: bool = ...) -> None: ...
+
+class Tiles(_message.Message):
+    __slots__ = ("side", "overlap")
+    SIDE_FIELD_NUMBER: _ClassVar[int]
+    OVERLAP_FIELD_NUMBER: _ClassVar[int]
+    side: int
+    overlap: float
+    def __init__(self, side: _Optional[int] = ..., overlap: _Optional[float] = ...) -> None: ...
 
 class ParameterizedMetric(_message.Message):
     __slots__ = ("coco_keypoint_metrics", "custom")

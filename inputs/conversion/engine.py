@@ -42,7 +42,7 @@ from inputs import machine
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.statistics import Tally, add_tallies
 from inputs.conversion import index, shards
-from inputs.conversion.images import ImageOptions
+from inputs.conversion.images import HEADER, ImageOptions
 from inputs.conversion.objects import RecordOptions
 from inputs.conversion.shards import ENTRIES, FAULTS, RESULT, ConversionJob, ShardResult
 from inputs.conversion.splits import Split
@@ -91,11 +91,15 @@ class ConvertOptions:
     clip_boxes: bool = False
     on_error: str = STOP  # or SKIP: the image or box
     duplicates: str = KEEP  # copies within a split: KEEP, SKIP or STOP
+    tiles: Optional[int] = None  # side of the tiles into which images are cut
     overwrite: bool = False  # replaces the shards of an earlier conversion
 
     def __post_init__(self) -> None:
         if self.num_shards is not None and not 1 <= self.num_shards <= MAX_SHARDS:
             raise UsageError(f"num_shards is {self.num_shards}; allowed: 1 to {MAX_SHARDS:,}")
+        if self.tiles and (self.masks or self.image.verify == HEADER):
+            flag = "--masks" if self.masks else "--verify header"
+            raise UsageError(f"--tiles cuts boxes, and images that it decodes; remove {flag}")
         if not self.output_dir:
             raise UsageError("output_dir is empty; name a folder")
         if files.is_remote(self.output_dir):
@@ -153,13 +157,16 @@ def convert(
         if not image_index.num_images or not has_classes:  # the second pass has nothing to do
             _check_faults(options, work_dir, add_tallies([image_index.faults, image_index.dropped]))
             raise _nothing_left(options, image_index)
+        if options.tiles and source.keypoints:
+            raise UsageError("--tiles cuts boxes, and the source has keypoints; remove --tiles")
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
         job = _make_job(options, work_dir, folder, ids, count, source.keypoints)
         index.write_entries(image_index, [job.file(ENTRIES, shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
-        advance = progress("converting", image_index.num_images)
+        # Tiles are counted as they are written, and nothing says before how many they are.
+        advance = progress("converting", None if options.tiles else image_index.num_images)
         if run is None:
             run = functools.partial(_run, jobs=min(jobs, _most_processes(image_index)))
         tallies: List[Tally] = [{"faults": image_index.faults}]
@@ -358,6 +365,7 @@ def _make_job(
         mask_images,
         options.clip_boxes,
         dict(keypoints),
+        options.tiles,
     )
     shares = [(split.name, split.share) for split in options.splits]
     relevant = [RELEASE, asdict(example), shares, count]

@@ -13,7 +13,7 @@ from estimator_det.console.printing import quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.checks.statistics import ImageRow
-from inputs.conversion import images
+from inputs.conversion import images, tiles
 from inputs.conversion.images import Checked, ImageFault
 from inputs.conversion.objects import (
     RecordOptions,
@@ -22,6 +22,7 @@ from inputs.conversion.objects import (
     has_mask,
     pixel_polygons,
 )
+from inputs.conversion.tiles import Part
 from inputs.datasets import writer
 from inputs.datasets.source import DROPPED, KEPT, SKIPPED, AnnotatedImage, SourceFault
 
@@ -31,25 +32,27 @@ OBJECT_FIELDS = "image/object/source_fields"
 MOST_DECIMALS = 9
 
 
-class Converted(NamedTuple):
-    """A record and what is reported about it."""
+# Counts of a report.
+NO_NOTES = {"encoded_again": 0, "masks_left_out": 0, "box_parts_cut": 0, "boxes_in_no_tile": 0}
 
-    serialized: bytes  # b"" if the image cannot be used
+
+class Converted(NamedTuple):
+    """The records of an image and what is reported about it."""
+
+    records: List[Tuple[bytes, ImageRow]]  # and rows for statistics; none if it cannot be used
     faults: List[SourceFault]  # with their actions if no fault stops the conversion
     sha256: str = ""  # digest of the image's original bytes
-    row: Optional[ImageRow] = None  # for statistics; None if the image cannot be used
-    is_encoded_again: bool = False
-    num_masks_left_out: int = 0
+    notes: Mapping[str, int] = NO_NOTES
 
 
 def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
-    """The record of an image; faults drop objects, or the whole image."""
+    """The records of an image; faults drop objects, or the whole image."""
     faults = [
         fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
         for fault in image.faults
     ]
     if not image.image:
-        return Converted(b"", faults)
+        return Converted([], faults)
     try:
         with open(os.path.join(options.images, image.image), "rb") as file:
             content = file.read()
@@ -61,29 +64,50 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
         message = str(fault)
         if fault.kind == "exif_rotation" and None not in (image.width, image.height):
             message += f"; the annotation gives {image.width} x {image.height}"
-        return Converted(b"", [*faults, _image_fault(image, fault.kind, message)])
+        return Converted([], [*faults, _image_fault(image, fault.kind, message)])
     except OSError as error:
         message = f"the image {quoted(image.image)} cannot be read: {error.strerror}"
-        return Converted(b"", [*faults, _image_fault(image, "no_image", message)])
+        return Converted([], [*faults, _image_fault(image, "no_image", message)])
     size = checked.size
     objects, object_faults = check_objects(image, size, options)
     labels, unknown = _image_labels(image, options.ids)
-    example = writer.make_example(
-        checked.encoded,
-        _annotations(image, objects, size, options.keypoints),
-        filename=image.image,
-        source_id=image.source_id or image.image,
-        other={**labels, **_other_fields(image, objects, size)},
-    )
+    try:
+        parts, num_cut, num_lost = tiles.cut(checked, objects, options)
+    except ImageFault as fault:  # The whole image is decoded here for the first time.
+        return Converted([], [*faults, _image_fault(image, fault.kind, str(fault))])
+    notes = {
+        "encoded_again": int(checked.is_encoded_again or len(parts) > 1),
+        "masks_left_out": 0 if options.masks else sum(has_mask(s.annotated) for s in objects),
+        "box_parts_cut": num_cut,
+        "boxes_in_no_tile": num_lost,
+    }
     return Converted(
-        # The order of keys would otherwise differ between processes.
-        example.SerializeToString(deterministic=True),
+        [_record(image, part, labels, options) for part in parts],
         [*faults, *object_faults, *unknown],
         hashlib.sha256(content).hexdigest(),
-        ImageRow(size, "", [sound.box for sound in objects], [s.class_id for s in objects]),
-        checked.is_encoded_again,
-        0 if options.masks else sum(has_mask(sound.annotated) for sound in objects),
+        notes,
     )
+
+
+def _record(
+    image: AnnotatedImage, part: Part, labels: Mapping[str, List[Any]], options: RecordOptions
+) -> Tuple[bytes, ImageRow]:
+    """A serialized record of an image or a tile, and its row for statistics."""
+    objects, size = part.objects, part.size
+    if part.place:  # A class of the whole image may be in another tile.
+        image = image._replace(fields=None)
+        labels = {key: labels[key] for key in labels if not key.startswith("image/class/")}
+    example = writer.make_example(
+        part.encoded,
+        _annotations(image, objects, size, options.keypoints),
+        filename=image.image + part.place,
+        source_id=(image.source_id or image.image) + part.place,
+        other={**labels, **_other_fields(image, objects, size)},
+    )
+    # The order of keys would otherwise differ between processes.
+    serialized = example.SerializeToString(deterministic=True)
+    boxes, class_ids = [each.box for each in objects], [each.class_id for each in objects]
+    return serialized, ImageRow(size, "", boxes, class_ids)
 
 
 def _image_fault(

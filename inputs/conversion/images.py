@@ -6,8 +6,9 @@ import contextlib
 import io
 import warnings
 from dataclasses import dataclass
-from typing import Iterator, NamedTuple, Optional, Tuple
+from typing import Iterable, Iterator, NamedTuple, Optional, Tuple
 
+import numpy as np
 from PIL import Image
 
 from estimator_det.errors import UsageError
@@ -19,6 +20,7 @@ from estimator_det.images.orientation import (
     image_orientation,
     rotate_upright,
 )
+from estimator_det.images.tiles import Tile
 from inputs.checks.images import decode_pixels, decoding_problem
 
 REFUSE, APPLY = "refuse", "apply"
@@ -133,16 +135,34 @@ def _opened(encoded: bytes, problem: str) -> Iterator[Image.Image]:
 
 
 def _encoded_again(encoded: bytes, options: ImageOptions) -> Checked:
-    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
-    buffer = io.BytesIO()
-    settings = {"quality": options.quality} if kind == "jpeg" else {}
     with _opened(encoded, "the decoder says") as image:
         before = (image.height, image.width)
         orientation = image_orientation(image)
-        pixels = rotate_upright(decode_pixels(encoded), orientation)
-        upright = Image.fromarray(pixels[..., 0] if image.mode == "L" else pixels)
-        upright.save(buffer, kind.upper(), **settings, exif=b"")
-    after = (upright.height, upright.width)
+        upright = rotate_upright(_pixels(encoded, image), orientation)
+        written = _written(upright, encoded, options)
+    after = (upright.shape[0], upright.shape[1])
     _check_pixels(after, options)
     turned_from = before if orientation != UPRIGHT else None
-    return Checked(buffer.getvalue(), after, turned_from, True)
+    return Checked(written, after, turned_from, True)
+
+
+def cut_out(encoded: bytes, tiles: Iterable[Tile], options: ImageOptions) -> Iterator[bytes]:
+    """Files of the tiles of an upright image that was verified."""
+    with _opened(encoded, "the decoder says") as image:
+        pixels = _pixels(encoded, image)
+    for top, left, height, width in tiles:
+        yield _written(pixels[top : top + height, left : left + width], encoded, options)
+
+
+def _pixels(encoded: bytes, image: Image.Image) -> np.ndarray:
+    pixels = decode_pixels(encoded)
+    return pixels[..., 0] if image.mode == "L" else pixels
+
+
+def _written(pixels: np.ndarray, encoded: bytes, options: ImageOptions) -> bytes:
+    """Pixels as a file of the chosen format, or else of the format of `encoded`."""
+    kind = options.encode or ("jpeg" if encoded.startswith(JPEG) else "png")
+    settings = {"quality": options.quality} if kind == "jpeg" else {}
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, kind.upper(), **settings, exif=b"")
+    return buffer.getvalue()

@@ -29,6 +29,7 @@ class RecordOptions:
     mask_images: str = ""  # real folder of masks that are files
     clip_boxes: bool = False  # clips boxes to the image, and drops boxes outside of it
     keypoints: Mapping[str, Sequence[str]] = field(default_factory=dict)  # see `Source`
+    tiles: Optional[int] = None  # side of the tiles into which images are cut; None: whole images
 
 
 class SoundObject(NamedTuple):

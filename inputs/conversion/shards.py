@@ -16,7 +16,7 @@ from typing import Dict, List, NamedTuple, Optional, Tuple
 from estimator_det.compat import tf
 from estimator_det.files import atomic
 from inputs.checks.statistics import ImageRow, Tally, columns_of, count_columns, count_faults
-from inputs.conversion.examples import convert_image
+from inputs.conversion.examples import NO_NOTES, convert_image
 from inputs.conversion.index import read_entries
 from inputs.conversion.objects import RecordOptions
 from inputs.conversion.splits import Split, split_of
@@ -62,7 +62,7 @@ def convert_shard(job: ConversionJob, shard: int) -> ShardResult:
         return earlier
     paths = {split.name: job.record_files(split.name, shard)[0] for split in job.splits}
     rows: Dict[str, List[ImageRow]] = {name: [] for name in paths}
-    notes = {"encoded_again": 0, "masks_left_out": 0}
+    notes = dict(NO_NOTES)
     faults: List[SourceFault] = []
     with contextlib.ExitStack() as stack:
         writers = {
@@ -71,12 +71,11 @@ def convert_shard(job: ConversionJob, shard: int) -> ShardResult:
         for split, image in read_entries(job.file(ENTRIES, shard)):
             converted = convert_image(image, job.example)
             faults += converted.faults
-            if converted.row is not None:
+            for serialized, row in converted.records:
                 split = split or split_of(converted.sha256, job.splits)
-                writers[split].write(converted.serialized)
-                rows[split].append(converted.row)
-                notes["encoded_again"] += converted.is_encoded_again
-                notes["masks_left_out"] += converted.num_masks_left_out
+                writers[split].write(serialized)
+                rows[split].append(row)
+            notes = {name: count + converted.notes[name] for name, count in notes.items()}
     result = ShardResult(
         _key(job, shard),
         {name: os.path.getsize(path) for name, path in paths.items()},

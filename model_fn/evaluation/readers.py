@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterator, List, NamedTuple, Optional
 
-from estimator_det.config.rules import rules
+from estimator_det.config.field_rules import no_effect
+from estimator_det.config.rules import Tpu, rules
 from estimator_det.console.printing import quoted
 from estimator_det.errors import ConfigError, Problem, error
-from estimator_det.protos import input_reader_pb2, pipeline_pb2
+from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader in an evaluation
 
@@ -47,6 +48,12 @@ def evaluation_readers(
 def evaluation_folder(model_dir: str, reader: str) -> str:
     """Folder for events and files of a reader's evaluations."""
     return os.path.join(model_dir, f"eval_{reader}")
+
+
+@rules(eval_pb2.Tiles, target="tpu")
+def _check_tiles(_: eval_pb2.Tiles, at: str, tpu: Tpu) -> Iterator[Problem]:
+    if tpu.inference:
+        yield no_effect(at, "evaluations on a TPU see whole images")
 
 
 @rules(pipeline_pb2.TrainEvalPipelineConfig)

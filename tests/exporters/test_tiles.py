@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import types
+
 import numpy as np
 import pytest
 
-from exporters import tiles
+from estimator_det.errors import UsageError
+from estimator_det.programs.verbs import evaluate
+from exporters import tiled_evaluation, tiles
 from exporters.detector import Detections
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
+from inputs.datasets import writer
+from model_fn.evaluation import history
+from tests.model_fn.evaluation.detections.test_scoring import write_records
 
 
 @pytest.mark.parametrize(
@@ -22,7 +30,6 @@ from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
     ],
 )
 def test_places(length, side, overlap, expected):
-    assert tiles._starts(length, side, overlap) == expected
     places = tiles.tiles_of(length, 50, side, overlap)
     assert [tile.top for tile in places] == expected
     assert {tile[1:] for tile in places} == {(0, min(side, length), 50)}
@@ -97,7 +104,51 @@ def test_a_small_object_in_a_large_image_is_found_once_and_whole():
     assert max(batch for batch, _, _ in model.batches) == tiles.BATCH_SIZE
 
 
+def test_the_best_detections_of_very_many_are_merged(monkeypatch):
+    scores = np.linspace(0.0, 1.0, 500, dtype=np.float32)
+    corners = np.random.default_rng(0).uniform(0.1, 0.9, [500, 2]).astype(np.float32)
+
+    class NoiseModel(SpotModel):
+        def run(self, images):
+            count = len(images)
+            boxes = np.tile(np.concatenate([corners, corners + 1e-4], axis=1), [count, 1, 1])
+            return {NUM: np.full(count, 500.0), BOXES: boxes, CLASSES: np.ones([count, 500]),
+                    SCORES: np.tile(scores, [count, 1])}  # fmt: skip
+
+    monkeypatch.setattr(tiles, "MOST_DETECTIONS", 20)
+    detections = tiles.TiledDetector(NoiseModel(), 50)(np.zeros([90, 90, 3], np.uint8))
+    assert 0 < len(detections) <= 20 and detections.scores.min() > 0.98
+
+
 @pytest.mark.parametrize(("side", "overlap"), [(0, 0.2), (10, 1.0), (10, -0.1)])
 def test_impossible_tiles_are_refused(side, overlap):
     with pytest.raises(ValueError, match="at least 1 pixel"):
         tiles.TiledDetector(SpotModel(), side, overlap)
+
+
+@pytest.mark.usefixtures("no_charts")
+@pytest.mark.parametrize(("side", "mean"), [(256, 1.0), (1000, 0.0)])
+def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeypatch, side, mean):
+    image = np.zeros([1000, 700, 3], np.uint8)
+    image[470:500, 380:410] = 255
+    box = np.array([[470, 380, 500, 410]]) / (1000, 700, 1000, 700)
+    labels = writer.Annotations(box, [1])
+    example = writer.make_example(writer.encode_image(image, "png"), labels, filename="a.png")
+    config = write_records(tmp_path, [example.SerializeToString()], {1: "spot"})
+    config.eval_config.tiles.side = side
+    monkeypatch.setattr(tiled_evaluation, "find_checkpoint", str)
+    monkeypatch.setattr(tiled_evaluation, "step_of", lambda _: 7)
+    monkeypatch.setattr(
+        tiled_evaluation,
+        "restored_network",
+        lambda *_: contextlib.nullcontext(
+            types.SimpleNamespace(checkpoint="c", run=SpotModel().run)
+        ),
+    )
+    (evaluation,) = tiled_evaluation.evaluate_tiles(config, "run", str(tmp_path / "run"))
+    assert (evaluation.step, evaluation.reader) == (7, "0")
+    assert evaluation.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(mean)
+    (line,) = history.read(str(tmp_path / "run"), "0")
+    assert (line.step, line.metrics) == (7, evaluation.metrics)
+    with pytest.raises(UsageError, match="--continuous sees whole images"):
+        evaluate.run_evaluation(config, "run", continuous=True)

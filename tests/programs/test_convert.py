@@ -12,12 +12,13 @@ from PIL import Image
 
 from estimator_det.programs import cli, conversion_report
 from inputs.conversion.engine import Conversion
+from inputs.conversion.examples import NO_NOTES
 from inputs.datasets.converters import CONVERTERS
 from tests.inputs import examples
 from tests.inputs.conversion import samples
 from tests.inputs.conversion.test_engine import content, many
 
-NOTHING = {"splits": {}, "faults": {}, "masks_left_out": 0, "encoded_again": 0}
+NOTHING = {"splits": {}, "faults": {}, **NO_NOTES}
 
 
 def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[str]:

@@ -18,6 +18,7 @@ from estimator_det.programs import (
     starter_boxes,
     starter_models,
     starter_plan,
+    starter_small,
     starter_text,
     step_speed,
 )
@@ -273,11 +274,13 @@ def test_anchors_follow_from_elongated_boxes(model):
 RARE = {1: "common", 2: "rare"}
 
 
-def coverage(size: int, unmatched: Dict[int, float], stride: int = 16) -> Coverage:
-    """100 boxes of each class, of which a share matches no anchor; half of them are 40 pixels."""
+def coverage(
+    size: int, unmatched: Dict[int, float], part: float = 0.2, stride: int = 16
+) -> Coverage:
+    """100 boxes of each class, of which a share has no anchor; class 2 is `part` of an image."""
     ids = np.repeat(list(unmatched), 100)
     poor = np.concatenate([np.arange(100) < 100 * share for share in unmatched.values()])
-    sides = np.where(ids == 2, size / 10, 40.0)
+    sides = np.where(ids == 2, size * part, 40.0)
     level = MapAnchors((size // stride, size // stride), 1, np.ones([1, 2]), len(ids))
     return Coverage(
         pixels=np.stack([sides, sides], axis=1), class_ids=ids, best_iou=np.full(len(ids), 0.6),
@@ -288,32 +291,61 @@ def coverage(size: int, unmatched: Dict[int, float], stride: int = 16) -> Covera
 
 
 @pytest.mark.parametrize(
-    ("shares", "limits", "size", "larger", "reason"),
+    ("shares", "limits", "part", "size", "larger", "reason"),
     [
+        # A class with anchors at every size is found from 2 cells of 16 pixels on.
+        (lambda s: 0.0, (50.0,), 0.08, 416, None, "At 300 pixels a class is too small"),
+        (lambda s: 0.0, (5.0,), 0.08, 288, 416, "300 pixels would allow 5"),
         # The rare class decides, although the common one has anchors at every size.
-        (lambda s: 250 / s - 0.5, (None,), 428, None, r"At 300 pixels 3.% of the boxes of 'rare'"),
-        (lambda s: 0.0, (None,), 300, None, "At this size 100% of the boxes of each class"),
+        (
+            lambda s: 250 / s - 0.5,
+            (None,),
+            0.2,
+            428,
+            None,
+            r"At 300 pixels 3.% of the boxes of 'rare'",
+        ),
+        (lambda s: 0.0, (None,), 0.2, 300, None, "At this size 100% of the boxes of each class"),
         # Half of the size gives 200 passes.
-        (lambda s: 0.0, (50.0,), 160, None, "300 pixels would allow 50 passes"),
-        (lambda s: 54 / s - 0.1, (50.0,), 288, None, "300 pixels would allow 50"),
+        (lambda s: 0.0, (50.0,), 0.2, 160, None, "300 pixels would allow 50 passes"),
+        (lambda s: 54 / s - 0.1, (50.0,), 0.2, 288, None, "300 pixels would allow 50"),
         # Time or memory forbid the size that the class needs.
-        (lambda s: 250 / s - 0.5, (20.0,), 288, 448, "300 pixels would allow 20"),
-        (lambda s: 250 / s - 0.5, (None, 400), 396, 428, "At 300 pixels"),
+        (lambda s: 250 / s - 0.5, (10.0,), 0.2, 288, 448, "300 pixels would allow 10"),
+        (lambda s: 250 / s - 0.5, (None, 400), 0.2, 396, 428, "At 300 pixels"),
         # No larger input helps.
-        (lambda s: 0.9, (None,), 300, 600, "At this size 10% of the boxes"),
+        (lambda s: 0.9, (None,), 0.2, 300, 600, "At this size 10% of the boxes"),
     ],
 )
 def test_the_size_of_the_input_leaves_no_class_without_anchors(
-    shares, limits, size, larger, reason
+    shares, limits, part, size, larger, reason
 ):
     def at(size: int) -> starter_boxes.Fit:
         share = min(max(shares(size), 0.0), 1.0)
-        return starter_boxes.Fit(None, coverage(size, {1: 0.0, 2: share}))
+        return starter_boxes.Fit(None, coverage(size, {1: 0.0, 2: share}, part))
 
     limits = starter_boxes.SizeLimits(*limits)
     chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE, 32)
     assert (chosen, beyond and beyond.coverage.input_sizes[0][0]) == (size, larger), why
     assert re.match(reason, why), why
+
+
+@pytest.mark.parametrize(
+    ("side", "needs_finer", "text"),
+    [
+        (0.12, False, ""),
+        # An input that is a little larger costs less than a pyramid.
+        (0.105, False, r"below 31 pixels.*be 32.*an input of 305 pixels, or --model ssd_mob"),
+        (0.08, True, "an input of 400 pixels, or --model ssd_mobilenet_v2_fpnlite_keras"),
+        (0.02, True, r"below 6 pixels of the input of 300x300; it.*be 32.*--tiles 93"),
+    ],
+)
+def test_a_class_of_small_boxes_gets_a_finer_map_or_a_line(side, needs_finer, text):
+    wide = columns_of([[0.1, 0.1, 0.1 + side, 0.9]] * 20)
+    assert starter_small.needs_finer_map(wide) == needs_finer
+    lines = starter_small.small_classes(wide, (300, 300), 16)
+    assert re.search(text, lines.get(1, "")) and bool(lines) == bool(text), lines
+    # Whatever the feature map, fewer pixels than 16 show no shape.
+    assert bool(starter_small.small_classes(wide, (144, 144), 4)) == (side < 0.11)
 
 
 def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():

@@ -15,6 +15,7 @@ PACKAGE = "estimator_det.protos."
 OWN_NUMBERS = 1000  # additions to the schema are numbered from here
 OWN_TYPES = {
     *("BadRecords", "Cache", "CopyPaste", "Custom", "MixUp", "Mosaic", "RandAugment", "Recompute"),
+    "Tiles",
 }
 OTHER_FILES = {"custom", "prediction_log", "rules"}
 RECORD = {

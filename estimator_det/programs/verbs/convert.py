@@ -89,6 +89,8 @@ def _add_record_arguments(group: Any) -> None:
     )
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
     add_options(group, int, {"--quality": "quality of JPEG files encoded again (default: 92)"})
+    text = "cut images into overlapping tiles of this many pixels a side, each a record"
+    add_options(group, positive, {"--tiles": text})
     text = "what to do with rotation by EXIF (default: refuse)"
     add_options(group, str, {"--exif": text}, choices=("refuse", "apply"))
 
@@ -177,7 +179,7 @@ def to_records(arguments: Dict[str, Any]) -> None:
     from inputs.conversion.splits import parse_splits
     from model_fn.checkpoints import writing
 
-    for name, needs in (("quality", ("encode", "exif")), ("runner_options", ("runner",))):
+    for name, needs in (("quality", ("encode", "exif", "tiles")), ("runner_options", ("runner",))):
         if name in arguments and not any(need in arguments for need in needs):
             raise UsageError(f"--{name} has no effect without --{needs[0]}; remove it")
     options = engine.ConvertOptions(

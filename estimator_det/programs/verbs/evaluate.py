@@ -203,6 +203,12 @@ def run_evaluation(
     `calibrate` is a kind of `model_fn.evaluation.calibration`; `model_fn.runs.evaluator` documents
     the other arguments.
     """
+    has_tiles = config.eval_config.HasField("tiles")
+    if has_tiles and continuous:
+        raise UsageError(
+            "eval_config.tiles: --continuous sees whole images; evaluate one checkpoint, or add "
+            "--set eval_config.tiles=null"
+        )
     unused = console.unused_in_evaluation(on_training_data)
     label_maps = console.check_config(config, ignore=unused)
     from estimator_det.compat import tf
@@ -220,7 +226,13 @@ def run_evaluation(
     run = evaluator.make_run(config, folder, options, on_training_data, shown)
     run.context.label_maps.update(label_maps)
     evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
-    if continuous:
+    if has_tiles:
+        from exporters.tiled_evaluation import evaluate_tiles
+
+        evaluate = functools.partial(
+            evaluate_tiles, config, checkpoint, folder, on_training_data=on_training_data
+        )
+    elif continuous:
         evaluate = functools.partial(
             evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
         )

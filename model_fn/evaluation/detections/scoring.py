@@ -6,7 +6,7 @@ import copy
 import logging
 import os
 import re
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from estimator_det.console.printing import listed, plain, quoted
 from estimator_det.detectors.base import BatchDetections
 from estimator_det.errors import RunError
 from estimator_det.images.resize import Preprocessor, make_resizer
-from estimator_det.protos import image_resizer_pb2, pipeline_pb2
+from estimator_det.protos import image_resizer_pb2, model_pb2, pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from inputs.bad_records.log import LOG_FILE, FaultLog
@@ -76,34 +76,53 @@ def evaluate_detections(
         {c["id"]: c["name"] for c in categories},
         Wanted("masks" in needs, num_keypoints if "detection_keypoints" in needs else 0),
     )
+    return evaluate_readers(
+        pipeline_config, lambda: Lookup(detections), model_dir, on_training_data=on_training_data
+    )
+
+
+class Finder(Protocol):
+    """Finds the detections of the images of one reader."""
+
+    def detections(self, features: Dict[str, np.ndarray]) -> BatchDetections:
+        """Detections of an image, under the keys of `inputs.schema`, in a batch of one."""
+
+    def figures(self) -> Dict[str, float]:
+        """Further metrics, after the last image."""
+
+
+def evaluate_readers(
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    make_finder: Callable[[], Finder],
+    model_dir: str,
+    *,
+    on_training_data: bool = False,
+    step: int = STEP,
+    model: Optional[model_pb2.DetectionModel] = None,
+) -> List[Evaluation]:
+    """Evaluates the detections of a finder for each reader, in images of the records' sizes.
+
+    Args:
+        step: That files and events name.
+        model: The model of the detections; None if nothing says which model it was.
+    """
     evaluations = []
-    for name in readers:
+    for name in named_readers(pipeline_config, on_training_data=on_training_data):
         folder = evaluation_folder(model_dir, name)
         faults = FaultLog(os.path.join(folder, LOG_FILE))
         make_dataset = original_images(
             pipeline_config, name, faults, on_training_data=on_training_data
         )
-        lookup = Lookup(detections)
-        results = score(make_dataset, lookup.detections, pipeline_config)
-        evaluation = _report(name, folder, results, lookup, faults)
+        finder = make_finder()
+        results = score(make_dataset, finder.detections, pipeline_config)
+        values = {**results.metrics, **finder.figures()}
+        event_writer(folder).add_summary(diagnostics.chart_summary(results.chart), step)
+        write_figures(folder, values, step, flush=True)
+        values[tf1.GraphKeys.GLOBAL_STEP] = step
+        evaluation = report(model, name, folder, values, results, faults)
         history.record(model_dir, evaluation)
         evaluations.append(evaluation)
     return evaluations
-
-
-def _report(
-    name: str, folder: str, results: Results, lookup: Lookup, faults: FaultLog
-) -> Evaluation:
-    lookup.check_any()
-    values = {**results.metrics, **lookup.counts()}
-    event_writer(folder).add_summary(diagnostics.chart_summary(results.chart), STEP)
-    write_figures(folder, values, STEP, flush=True)
-    values[tf1.GraphKeys.GLOBAL_STEP] = STEP
-    # The file does not say which model made its scores.
-    evaluation = report(None, name, folder, values, results, faults)
-    for line in lookup.warnings():
-        _LOG.warning("%s", line)
-    return evaluation
 
 
 def original_images(
@@ -221,6 +240,13 @@ class Lookup:
                 f"{quoted(record[0])}; name images as source_id or filename of the records do"
             )
         return images[0]
+
+    def figures(self) -> Dict[str, float]:
+        """Numbers of images that the file or the records lack."""
+        self.check_any()
+        for line in self.warnings():
+            _LOG.warning("%s", line)
+        return self.counts()
 
     def check_any(self) -> None:
         """Refuses a file if no image of it occurs in the records."""

@@ -35,8 +35,9 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
     image = image_of(thing("cat", [0, 0, 10, 3]), height=10, width=6)
     options = RecordOptions(folder, IDS, ImageOptions(exif="apply"))
     converted = convert_image(image, options)
-    assert converted.row.size == (10, 6) and converted.is_encoded_again
-    np.testing.assert_array_equal(converted.row.boxes, [[0, 0, 1, 0.5]])
+    ((_, row),) = converted.records
+    assert row.size == (10, 6) and converted.notes["encoded_again"]
+    np.testing.assert_array_equal(row.boxes, [[0, 0, 1, 0.5]])
     # An annotation of the pixels as they are in the file does not fit.
     (fault,) = convert_image(image._replace(height=6, width=10), options).faults
     assert fault.kind == "size_mismatch"
@@ -49,14 +50,43 @@ def test_exif_rotation_with_boxes_of_the_upright_image(tmp_path):
 def test_what_one_object_has_is_written_for_all(tmp_path):
     folder = write(tmp_path, a=samples.png(0, 10, 30))
     things = [thing("cat", [0, 0, 10, 3], area=7.0, difficult=True), thing("dog", [0, 0, 5, 12])]
-    converted = convert_image(image_of(*things), RecordOptions(folder, IDS))
-    feature = tf.train.Example.FromString(converted.serialized).features.feature
+    ((serialized, _),) = convert_image(image_of(*things), RecordOptions(folder, IDS)).records
+    feature = tf.train.Example.FromString(serialized).features.feature
     np.testing.assert_allclose(feature["image/object/area"].float_list.value, [7, 60])
     assert feature["image/object/difficult"].int64_list.value == [1, 0]
     assert feature["image/object/class/text"].bytes_list.value == [b"cat", b"dog"]
     assert feature["image/object/class/label"].int64_list.value == [1, 2]
     np.testing.assert_allclose(feature["image/object/bbox/xmax"].float_list.value, [0.1, 0.4])
     assert "image/object/group_of" not in feature
+
+
+def test_tiles_have_records_with_the_boxes_of_which_they_show_half(tmp_path):
+    folder = write(tmp_path, a=samples.png(0, 10, 60))
+    things = [
+        thing("cat", [0, 0, 10, 8]),
+        thing("dog", [2, 12, 6, 20], area=7.0, fields={"bbox": [12, 2, 8, 4], "id": 3}),
+        thing("cat", [0, 0, 10, 60]),  # a third of it in each tile
+    ]
+    image = image_of(*things, image_classes=[("cat", 1.0)], absent_classes=["dog"])
+    converted = convert_image(image, RecordOptions(folder, IDS, tiles=20))
+    assert {k: n for k, n in converted.notes.items() if n} == {
+        "encoded_again": 1, "box_parts_cut": 4, "boxes_in_no_tile": 1
+    }  # fmt: skip
+    # Tiles begin at the columns 0, 13, 27 and 40.
+    boxes = [np.reshape(row.boxes, [-1, 4]) * (10, 20, 10, 20) for _, row in converted.records]
+    shown = [[[0, 0, 10, 8], [2, 12, 6, 20]], [[2, 0, 6, 7]], [], []]
+    for found, expected in zip(boxes, shown, strict=True):
+        np.testing.assert_allclose(found, np.reshape(expected, [-1, 4]), atol=1e-9)
+    examples = [tf.train.Example.FromString(each).features.feature for each, _ in converted.records]
+    whole = tf.io.decode_png((tmp_path / "a.png").read_bytes())
+    for left, feature in zip((0, 13, 27, 40), examples):
+        assert feature["image/filename"].bytes_list.value == [f"a.png_{left}_0".encode()]
+        pixels = tf.io.decode_png(feature["image/encoded"].bytes_list.value[0])
+        np.testing.assert_array_equal(pixels, whole[:, left : left + 20])
+        assert "image/class/label" not in feature and "image/neg_category_ids" in feature
+        assert "image/object/source_fields" not in feature
+    areas = [list(each["image/object/area"].float_list.value) for each in examples[:2]]
+    assert areas == [[80, 7], []]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +111,8 @@ def test_faults(tmp_path, image, kind, action, message):
     converted = convert_image(image, RecordOptions(folder, IDS, clip_boxes=True))
     (fault,) = converted.faults
     assert (fault.kind, fault.action) == (kind, action) and message in fault.message
-    assert bool(converted.serialized) == (converted.row is not None) == (kind != "no_image")
-    assert converted.row is None or not converted.row.class_ids
+    assert bool(converted.records) == (kind != "no_image")
+    assert not any(row.class_ids for _, row in converted.records)
     assert fault.sentence().isprintable() and len(fault.sentence()) < 6_000
     header_alone = RecordOptions(folder, IDS, ImageOptions(verify="header"))
     assert kind != "corrupt_image" or not convert_image(image, header_alone).faults

@@ -1,0 +1,87 @@
+"""Small objects of a starter configuration: a model that sees them, or a line with remedies."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, Tuple
+
+import numpy as np
+
+from estimator_det.programs.starter_models import (
+    DEFAULT_MODEL,
+    DEFAULT_STRIDE,
+    FINER_MODEL,
+    FINER_STRIDE,
+    find_starter,
+)
+from inputs.checks.statistics import Columns, box_sizes
+from model_fn.checks.data_problems import FEW_BOXES
+
+MIN_CELLS = 2  # cells of the finest feature map that a box should cover in each direction
+MOST_ENLARGED = 2  # a larger input by this factor takes four times as long, which is the most
+SMALLEST_TILE = 64  # pixels
+
+
+def least_side(stride: float) -> float:
+    """Pixels of the network's input that the shorter side of a box should have.
+
+    Args:
+        stride: Pixels between the cells of the finest feature map.
+    """
+    # Finer maps do not help where an object of few pixels has no shape.
+    return MIN_CELLS * max(stride, FINER_STRIDE)
+
+
+def median_sides(extents: np.ndarray, class_ids: np.ndarray) -> Dict[int, float]:
+    """Class id -> median of the shorter sides of its boxes, whose heights and widths are [M, 2]."""
+    shorter = extents.min(axis=1)
+    return {i: float(np.median(shorter[class_ids == i])) for i in np.unique(class_ids).tolist()}
+
+
+def needs_finer_map(columns: Columns) -> bool:
+    """True if `FINER_MODEL` sees all classes in less time than `DEFAULT_MODEL` would."""
+    ids, counts = np.unique(columns.class_ids, return_counts=True)
+    sides = median_sides(columns.boxes[:, 2:] - columns.boxes[:, :2], columns.class_ids)
+    # A few boxes may be slips of the annotator.
+    smallest = min((sides[i] for i in ids[counts >= FEW_BOXES].tolist()), default=1.0)
+
+    def cost(name: str, stride: int) -> float:
+        row = find_starter(name)
+        published = int(row.input_size.partition("x")[0])
+        enlarged = MIN_CELLS * stride / max(smallest, 1e-6) / published
+        return float(row.step_time * max(enlarged, 1.0) ** 2)
+
+    return cost(FINER_MODEL, FINER_STRIDE) < cost(DEFAULT_MODEL, DEFAULT_STRIDE)
+
+
+def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) -> Dict[int, str]:
+    """Classes whose median box is below `least_side`, and what to do.
+
+    Args:
+        input_size: Height and width of the network's input.
+        stride: Pixels between the cells of its finest feature map.
+    """
+    ids, needed = columns.class_ids, least_side(stride)
+    fractions = columns.boxes[:, 2:] - columns.boxes[:, :2]
+    sides = median_sides(fractions * np.float32(input_size), ids)
+    originals = median_sides(box_sizes(columns), ids)
+    height, width = input_size
+    texts = {}
+    for class_id, side in sides.items():
+        if side >= needed:
+            continue
+        remedies = []
+        if needed <= MOST_ENLARGED * side:
+            size = math.ceil(max(input_size) * needed / side)
+            remedies.append(f"more time or memory for an input of {size} pixels")
+        if stride > FINER_STRIDE:
+            remedies.append(f"--model {FINER_MODEL}, whose finest map has {FINER_STRIDE} pixels")
+        # A tile becomes the network's input, so that its objects grow by the same factor.
+        tile = max(int(min(input_size) * originals[class_id] / needed), SMALLEST_TILE)
+        remedies.append(f"convert --tiles {tile}, with eval_config.tiles.side={tile}")
+        texts[class_id] = (
+            f"the shorter side of half of its boxes is below {side:.0f} pixels of the input of "
+            f"{width}x{height}; it should be {needed:.0f}, {MIN_CELLS} cells of the finest feature "
+            f"map. Give {', or '.join(remedies)}"
+        )
+    return texts
