@@ -63,7 +63,7 @@ def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) 
     """
     ids, needed = columns.class_ids, least_side(stride)
     fractions = columns.boxes[:, 2:] - columns.boxes[:, :2]
-    sides = median_sides(fractions * np.float32(input_size), ids)
+    sides = median_sides(fractions * np.asarray(input_size, np.float32), ids)
     originals = median_sides(box_sizes(columns), ids)
     height, width = input_size
     texts = {}
