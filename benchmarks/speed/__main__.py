@@ -19,6 +19,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from benchmarks.speed import growth
 from benchmarks.speed.parts import GOALS, PARTS
 
 TURNS = 3  # measurements of each place
@@ -146,7 +147,7 @@ def _report(figures: Dict[str, Any], others: Optional[Dict[str, Any]] = None) ->
     for name, (step, kernels) in figures.get("augmentations_us", {}).items():
         ratio = step / max(kernels, 1e-9)
         lines.append(f"{name}: {step:.0f} µs an image; {ratio:.2f} × its kernels")
-    return lines
+    return lines + growth.report_lines(figures.get("growth_ms", {}))
 
 
 def compare(argv: List[str], places: Sequence[Place], turns: int = TURNS) -> None:

@@ -160,7 +160,7 @@ def conversion(arguments: argparse.Namespace) -> Dict[str, Any]:
     from inputs.conversion.images import ImageOptions
     from inputs.datasets.source import SourceOptions
 
-    images, annotations = _write_coco(arguments.scratch / "coco")
+    images, annotations = write_coco(arguments.scratch / "coco", CONVERTED_IMAGES, CONVERTED_SIDE)
     copy = str(arguments.scratch / "copy.record")
     with tf.Graph().as_default() as graph:
         placeholder = tf1.placeholder(tf.string, [])
@@ -188,19 +188,19 @@ def conversion(arguments: argparse.Namespace) -> Dict[str, Any]:
     }
 
 
-def _write_coco(folder: pathlib.Path) -> Tuple[pathlib.Path, pathlib.Path]:
+def write_coco(folder: pathlib.Path, count: int, side: int) -> Tuple[pathlib.Path, pathlib.Path]:
     """Writes images that all differ, with a box each; returns their folder and the annotations."""
     from inputs.datasets import shapes, writer
 
-    options = shapes.ShapeOptions(min_side=CONVERTED_SIDE, max_side=CONVERTED_SIDE)
+    options = shapes.ShapeOptions(min_side=side, max_side=side)
     encoded = writer.encode_image(shapes.make_image((0, 0), options).pixels)
     images = folder / "images"
     images.mkdir(parents=True)
     rows: Dict[str, List[Dict[str, Any]]] = {
         "categories": [{"id": 1, "name": "shape"}], "images": [], "annotations": [],
     }  # fmt: skip
-    sides = {"height": CONVERTED_SIDE, "width": CONVERTED_SIDE}
-    for number in range(CONVERTED_IMAGES):
+    sides = {"height": side, "width": side}
+    for number in range(count):
         name = f"{number:06d}.jpg"
         # Decoders ignore bytes after the end of an image, but no two files are duplicates.
         (images / name).write_bytes(encoded + number.to_bytes(4, "little"))

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
-from benchmarks.speed import components
+from benchmarks.speed import components, growth
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
 from exporters.benchmark.report import MAP_50
@@ -437,6 +437,7 @@ PARTS: Dict[str, Callable[[argparse.Namespace], Figures]] = {
     "evaluation": evaluation,
     "serving": serving,
     "conversion": components.conversion,
+    "growth": growth.growth,
     "scaling": components.scaling,
     "accuracy": accuracy,
 }

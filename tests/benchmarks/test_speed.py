@@ -8,7 +8,7 @@ import pathlib
 import pytest
 from google.protobuf import text_format
 
-from benchmarks.speed import components, parts
+from benchmarks.speed import components, growth, parts
 from estimator_det.compat import tf
 from estimator_det.protos import pipeline_pb2
 from tests import small_extractor
@@ -51,6 +51,16 @@ def test_floor_needs_images_of_one_size(tmp_path):
 def test_a_step_and_its_kernels_are_measured(name):
     _, kernels = components.augmentation(name, (60, 80))
     assert kernels > 0
+
+
+def test_growth_is_a_ratio_to_the_size_before(tmp_path, monkeypatch):
+    for name in ("CONVERTED", "EVALUATED", "BOXES", "CLASSES"):
+        monkeypatch.setattr(growth, name, (1, 2))
+    rows = growth.growth(argparse.Namespace(scratch=tmp_path))["growth_ms"]
+    assert [[size for size, _ in row] for row in rows.values()] == 5 * [[1, 2]]
+    assert growth.report_lines({"x": [(10, 1.0), (1_000, 150.0)]}) == [
+        "x: 10: 1 ms; 1,000: 150 ms, 1.50 × linear"
+    ]
 
 
 def test_conversion_writes_all_images(tmp_path):
