@@ -18,10 +18,10 @@ from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 CONVERTED = (200, 2_000, 20_000)  # images
 CONVERTED_SIDE = 128
 EVALUATED = (10, 100, 1_000, 5_000)  # images
-BOXES = (10, 100, 300)  # of an image, and as many detections
+BOXES = (10, 100, 300)  # an image has this many boxes, and as many detections
 CLASSES = (10, 1_000, 10_000)
 FEW_IMAGES, FEW_BOXES, FEW_CLASSES = 100, 10, 10  # while something else grows
-SIDE = 600.0  # of an evaluated image
+SIDE = 600.0  # side of an evaluated image in pixels
 
 Row = List[Tuple[int, float]]  # size and processor time in ms
 
@@ -70,8 +70,8 @@ def _evaluate(num_images: int, num_boxes: int, num_classes: int) -> None:
         count = np.array([num_boxes], np.int32)
         moved = boxes + random.normal(0, 5, boxes.shape)
         scores = random.uniform(0, 1, (1, num_boxes)).astype(np.float32)
-        found = (moved.astype(np.float32), scores, classes, count)
-        metrics.add(EvaluatedBatch(*found, boxes.astype(np.float32), classes, count))
+        detections = (moved.astype(np.float32), scores, classes, count)
+        metrics.add(EvaluatedBatch(*detections, boxes.astype(np.float32), classes, count))
     metrics.results()
 
 
