@@ -15,7 +15,7 @@ from inputs.datasets import shapes
 from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 
-pytestmark = [pytest.mark.slow, pytest.mark.optimized]
+pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.timeout(900)]
 STEPS = 450
 SETTINGS = (
     "train_config.batch_size=8",
