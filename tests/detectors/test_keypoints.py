@@ -20,7 +20,7 @@ from estimator_det.detectors.center_net.keypoints import (
 )
 from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
-from tests.detectors.keypoint_configs import SIDE, small_config
+from tests.detectors.keypoint_configs import LABEL_MAP, SIDE, small_config
 
 MAP = SIDE // 4
 REFINEMENT = Refinement(4, 0.1, 3, 0.05, 1.2, 0.3, "min_distance", 1.0)
@@ -225,6 +225,16 @@ def test_what_is_not_supported_is_refused_at_its_field(change, path):
     config = pipeline.apply_overrides(config, [f"model.center_net.{change}"])
     problems = [each for each in rules.check(config) if each.severity == "error"]
     assert any(path in each.field for each in problems), problems
+
+
+def test_an_id_of_a_keypoint_is_a_place_among_all(tmp_path):
+    # The detections have as many places as the tasks have keypoints; a later id would have none.
+    config = small_config()
+    path = tmp_path / "gap.pbtxt"
+    path.write_text(LABEL_MAP.read_text().replace("id: 2 label", "id: 3 label"))
+    config.center_net.keypoint_label_map_path = str(path)
+    with pytest.raises(ConfigError, match=r"has the keypoint id 3, .*number them from 0 to 2"):
+        make_detector(config, is_training=True)
 
 
 def test_a_class_without_an_entry_is_named():

@@ -349,7 +349,8 @@ def _check_label_map(config: center_net_pb2.CenterNet, at: str) -> Iterator[Prob
 def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
     """Builds the tasks of a `CenterNet` message.
 
-    Raises ConfigError if its label map lacks a class or a keypoint.
+    Raises ConfigError if its label map lacks a class or a keypoint, or if ids of keypoints are not
+    places among those of all tasks.
     """
     path = config.keypoint_label_map_path
     if not config.keypoint_estimation_task or path == PLACEHOLDER:
@@ -369,6 +370,13 @@ def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask,
                 "name a class of keypoint_label_map_path",
             )
         tasks.append(_make_task(task, items[task.keypoint_class_name], config))
+    count = sum(len(task.indices) for task in tasks)
+    if wrong := [i for task in tasks for i in task.indices if not 0 <= i < count]:
+        raise ConfigError.at(
+            "model.center_net.keypoint_label_map_path",
+            f"{path} has the keypoint id {wrong[0]}, and the tasks have {count} keypoints in all",
+            f"number them from 0 to {count - 1}",
+        )
     return tuple(tasks)
 
 
