@@ -8,7 +8,6 @@ from tests.exporters.server.test_server import encoded
 
 
 def test_clients_get_answers_on_one_connection(monkeypatch):
-    monkeypatch.setattr(client, "WAIT_SECONDS", 0.2)
     requests = [client.http_request("/v1/detect", body) for body in (encoded(), b"no image")]
     answers = {}
 
@@ -21,6 +20,8 @@ def test_clients_get_answers_on_one_connection(monkeypatch):
         assert answers == {number: [200, 400, 200] for number in range(3)}
         assert client.status_of(port, requests[0]) == "200"
         assert client.status_of(port, b"nonsense\r\n\r\n") == "400"
+        # A server may wait for the rest of a damaged request.
+        monkeypatch.setattr(client, "WAIT_SECONDS", 0.2)
         damaged = {client.mutated(encoded(), random.Random(seed)) for seed in range(20)}
         assert len(damaged) == 20
         assert {client.status_of(port, each) for each in damaged} <= {
