@@ -45,8 +45,12 @@ from tests.detectors.two_stage import configs as two_stage
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
 PRODUCT = tuple(f"{ROOT / room}/" for room in ("estimator_det", "inputs", "model_fn"))
 CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "check_use", "_check_numbers")
-# Fields that clusters and TPUs alone read, and one that must agree with number_of_stages.
+# Fields that clusters, TPUs and `estimator-det evaluate` alone read, and one that must agree with
+# number_of_stages.
 ELSEWHERE = {
+    "EvalConfig.tiles",
+    "Tiles.overlap",
+    "Tiles.side",
     *(f"TrainConfig.{name}" for name in (*train_op.FOR_CLUSTER, "use_bfloat16")),
     "EvalConfig.num_examples",
     "MaskRCNNBoxPredictor.predict_instance_masks",

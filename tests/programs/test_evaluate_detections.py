@@ -109,7 +109,7 @@ def test_calibration_with_a_configuration(tmp_path, capsys):
 def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     evaluation = history.Evaluation("val", 20, {}, matches=synthetic(overconfident))
     monkeypatch.setattr(evaluator, "evaluate_newest", lambda *_, **__: [evaluation])
-    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: {})
     monkeypatch.delattr(evaluator, "require")  # the program alone checks
     (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(GOOD))
     assert cli.main(["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]) == 0
@@ -119,7 +119,7 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
     # Before anything is evaluated.
     monkeypatch.undo()
-    monkeypatch.setattr(console, "check_config", lambda *_, **__: None)
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: {})
     arguments = ["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]
     assert cli.main([*arguments, "isotonic"]) == 2
     assert "--calibrate: invalid choice: 'isotonic'" in capsys.readouterr().err
@@ -137,7 +137,10 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
         (["c.config", "--detections=f", "--records=r"], "not both"),
         (["--detections=f", "--records=r"], "belong together"),
         (["--detections=f", "--records=r", "--label_map=m", "--continuous"], "--continuous"),
-        (["--detections=f", "--records=r", "--label_map=m", "--calibrate"], "give the one"),
+        (
+            ["--detections=f", "--records=r", "--label_map=m", "--calibrate"],
+            "give the configuration",
+        ),
         (["--checkpoint_dir=r", "--continuous", "--calibrate"], "remove --continuous"),
     ],
 )

@@ -444,7 +444,7 @@ def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
 def test_a_training_takes_the_fastest_precision(quick, records, tmp_path, monkeypatch, capsys):
     taken: List[Any] = []
 
-    def train(_: Any, folder: str, options: Any) -> Dict[str, float]:
+    def train(_: Any, folder: str, options: Any, **__: Any) -> Dict[str, float]:
         taken.append(options.precision)
         return {}
 
