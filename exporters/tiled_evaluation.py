@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import tempfile
 from typing import Dict, List, Optional
 
@@ -18,6 +19,7 @@ from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.repair import step_of
 from model_fn.evaluation.detections import scoring
 from model_fn.evaluation.history import Evaluation
+from model_fn.evaluation.readers import named_readers
 
 
 class _NetworkModel(LoadedModel):
@@ -64,6 +66,7 @@ def evaluate_tiles(
     model_dir: str,
     *,
     on_training_data: bool = False,
+    sample_1_of_n: Optional[int] = None,
 ) -> List[Evaluation]:
     """Evaluates a checkpoint on every evaluation reader, or on the training data.
 
@@ -72,7 +75,12 @@ def evaluate_tiles(
     Args:
         checkpoint: A prefix, or a folder for its last checkpoint.
         model_dir: Folder that gets events, thresholds and a line of `evaluations.jsonl`.
+        sample_1_of_n: Evaluate every n-th record; None for the readers' own number.
     """
+    if sample_1_of_n is not None:
+        config = copy.deepcopy(config)
+        for reader in named_readers(config, on_training_data=on_training_data).values():
+            reader.sample_1_of_n_examples = sample_1_of_n
     prefix, tiles = find_checkpoint(checkpoint), config.eval_config.tiles
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())

@@ -112,7 +112,8 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
     computed = private.gradient_of(kept, *gradients)
     is_slow = op.type == "DepthwiseConv2dNative" and max(op.get_attr("strides")) > 1
     if is_slow and inputs[0].dtype == tf.bfloat16 and num_tpu_shards() is None:
-        # The kernel of CPUs takes 3 to 20 times as long in bfloat16 as in float32 with casts.
+        # The kernel of CPUs takes 3 to 20 times as long in bfloat16 as in float32 with casts. The
+        # first result of `computed` is not fetched, and so not run.
         kept.inputs = [tf.cast(each, tf.float32) for each in inputs]
         wide = private.gradient_of(kept, tf.cast(gradients[0], tf.float32))
         computed = [tf.cast(wide[0], tf.bfloat16), computed[1]]

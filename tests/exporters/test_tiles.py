@@ -133,8 +133,12 @@ def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeyp
     image[470:500, 380:410] = 255
     box = np.array([[470, 380, 500, 410]]) / (1000, 700, 1000, 700)
     labels = writer.Annotations(box, [1])
-    example = writer.make_example(writer.encode_image(image, "png"), labels, filename="a.png")
-    config = write_records(tmp_path, [example.SerializeToString()], {1: "spot"})
+    examples = [
+        writer.make_example(writer.encode_image(pixels, "png"), labels, filename=name)
+        for name, pixels in (("a.png", image), ("b.png", np.zeros_like(image)))  # b has no spot
+    ]
+    records = [example.SerializeToString() for example in examples]
+    config = write_records(tmp_path, records, {1: "spot"})
     config.eval_config.tiles.side = side
     monkeypatch.setattr(tiled_evaluation, "find_checkpoint", str)
     monkeypatch.setattr(tiled_evaluation, "step_of", lambda _: 7)
@@ -145,7 +149,9 @@ def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeyp
             types.SimpleNamespace(checkpoint="c", run=SpotModel().run)
         ),
     )
-    (evaluation,) = tiled_evaluation.evaluate_tiles(config, "run", str(tmp_path / "run"))
+    (evaluation,) = tiled_evaluation.evaluate_tiles(
+        config, "run", str(tmp_path / "run"), sample_1_of_n=2
+    )
     assert (evaluation.step, evaluation.reader) == (7, "0")
     assert evaluation.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(mean)
     (line,) = history.read(str(tmp_path / "run"), "0")

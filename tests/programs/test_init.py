@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any, Dict, List, Sequence
 
@@ -29,14 +28,7 @@ from inputs.checks.statistics import Columns, join
 from inputs.datasets import figures, shapes
 from model_fn.checks import config_check, data_check
 from model_fn.checks.anchor_coverage import Coverage, MapAnchors
-from model_fn.runs import runner
-
-# Losses and norms of gradients are those of float32 within what bfloat16 rounds.
-FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9, losses=[(2.0, 5.0), (1.0, 4.0)])
-CONVOLUTIONS = FAST._replace(
-    seconds=0.08, precision="bfloat16_convolutions", losses=[(2.01, 5.3), (0.99, 4.4)]
-)
-MIXED = FAST._replace(seconds=0.05, precision="mixed_bfloat16", losses=[(1.98, 6.0), (1.0, 3.0)])
+from tests.programs.test_step_speed import FAST, MIXED
 
 
 @pytest.fixture(scope="module")
@@ -406,56 +398,3 @@ def test_comments_explain_each_field_once():
     assert text.startswith("# first\n#\n# last\n\nmodel { ssd {\n  # The classes.\n  num_classes: ")
     assert text.count(starter_text.NOTES["conv_hyperparams"]) == 1
     assert reasons  # the caller's
-
-
-@pytest.mark.exhaustive
-def test_the_speed_of_a_real_step(records):
-    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
-    config.model.ssd.num_classes = 4
-    config.train_config.batch_size = 2
-    speeds = step_speed.measure(config, step_speed.own_precisions(config))
-    for speed in speeds:
-        assert 0.001 < speed.seconds < 60
-        assert 10**8 < speed.num_bytes < 10**11
-        assert step_speed.is_alike(speed, speeds[0])
-
-
-@pytest.mark.parametrize(
-    ("others", "taken", "text"),
-    [
-        ((), FAST, "float32 0.10 s"),
-        ((CONVOLUTIONS, MIXED), MIXED, "0.08 s; mixed_bfloat16 0.05 s"),
-        ((CONVOLUTIONS, MIXED._replace(seconds=0.09)), CONVOLUTIONS, "mixed_bfloat16 0.09 s"),
-        ((CONVOLUTIONS._replace(seconds=0.096),), FAST, "bfloat16_convolutions 0.10 s"),
-        # Another loss, other gradients, and a step that was not finite.
-        ((MIXED._replace(losses=[(2.1, 5.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
-        ((MIXED._replace(losses=[(2.0, 8.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
-        ((MIXED._replace(seconds=math.inf, losses=[]),), FAST, "inf s, other losses"),
-    ],
-)
-def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
-    speeds = [FAST, *others]
-    assert step_speed.fastest(speeds) == taken
-    described = step_speed.describe(speeds)
-    assert described.startswith(f"precision: {taken.precision}; a step in float32 0.10 s")
-    assert described.endswith(text)
-
-
-def test_a_training_takes_the_fastest_precision(quick, records, tmp_path, monkeypatch, capsys):
-    taken: List[Any] = []
-
-    def train(_: Any, folder: str, options: Any, **__: Any) -> Dict[str, float]:
-        taken.append(options.precision)
-        return {}
-
-    monkeypatch.setattr(runner, "run", train)
-    config = starter.base_config("ssd_mobilenet_v1", None, starter_plan.find_records(records))
-    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(config))
-    command = ["train", str(tmp_path / "pipeline.config"), "--model_dir", str(tmp_path / "run")]
-    optimizer = "{ adam_optimizer { learning_rate { constant_learning_rate { } } } }"
-    command += ["--set", "train_config.num_steps=1", "--precision", "auto"]
-    command += ["--set", f"train_config.optimizer={optimizer}"]
-    assert cli.main(command) == console.EXIT_OK
-    assert taken == [MIXED.precision]
-    assert step_speed.describe([FAST, MIXED]) in capsys.readouterr().out
-    assert cli.main([*command, "--strategy", "none"]) == console.EXIT_USAGE

@@ -225,17 +225,24 @@ def run_evaluation(
     shown = LINE if continuous else TABLE
     run = evaluator.make_run(config, folder, options, on_training_data, shown)
     run.context.label_maps.update(label_maps)
-    evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
+    evaluate: Callable[[], List[Evaluation]]
     if has_tiles:
         from exporters.tiled_evaluation import evaluate_tiles
 
         evaluate = functools.partial(
-            evaluate_tiles, config, checkpoint, folder, on_training_data=on_training_data
+            evaluate_tiles,
+            config,
+            checkpoint,
+            folder,
+            on_training_data=on_training_data,
+            sample_1_of_n=sample_1_of_n,
         )
     elif continuous:
         evaluate = functools.partial(
             evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
         )
+    else:
+        evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
     _evaluate(evaluate, config, folder, calibrate, verbose)
 
 

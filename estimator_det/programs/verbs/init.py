@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, bool, switches)
     texts = {
         "--output_dir DIR": "folder for the configuration",
-        "--model NAME": "a name from --list (default: as the weights, or ssd_mobilenet_v1)",
+        "--model NAME": "a name from --list (default: as the weights, else ssd_mobilenet_v1, or "
+        "a model of finer feature maps if boxes are small)",
         "--pretrained NAME|PATH": "weights to start from: a name from `estimator-det pretrained "
         "--list`, an archive (.tar.gz), or the folder of a run or an import",
     }

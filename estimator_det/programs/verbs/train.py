@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import logging
 import os
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
@@ -28,6 +28,9 @@ from estimator_det.programs.verbs.base import (
 from model_fn.runs import options as run_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TrainOptions
+
+if TYPE_CHECKING:
+    from estimator_det.protos import pipeline_pb2
 
 # Strategies that take each option; others refuse it.
 _STRATEGY_OF = {
@@ -254,12 +257,7 @@ def run(options: argparse.Namespace) -> None:
     from model_fn.runs import runner
 
     if options.precision == AUTO:
-        from estimator_det.programs import step_speed
-
-        speeds = step_speed.measure(config, step_speed.own_precisions(config))
-        console.print_line(step_speed.describe(speeds))
-        precision = step_speed.fastest(speeds).precision
-        train_options = dataclasses.replace(train_options, precision=precision)
+        train_options = dataclasses.replace(train_options, precision=_fastest_precision(config))
     with contextlib.ExitStack() as stack:
         if options.track and members.is_chief:
             tracker = MlflowHook()
@@ -272,3 +270,12 @@ def run(options: argparse.Namespace) -> None:
         console.say_findings(config, options.model_dir, reader, step, metrics)
     console.print_line(f"checkpoints, event files and {CONFIG_FILE}: {options.model_dir}")
     console.report_result({"model_dir": options.model_dir, "metrics": metrics})
+
+
+def _fastest_precision(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
+    """Measures the precisions of this machine, and prints their times."""
+    from estimator_det.programs import step_speed
+
+    speeds = step_speed.measure(config, step_speed.own_precisions(config))
+    console.print_line(step_speed.describe(speeds))
+    return step_speed.fastest(speeds).precision
