@@ -42,7 +42,8 @@ def read_coco(options: source.SourceOptions) -> source.Source:
     total = 0
     for entry in json_members(path):
         if entry.key in (IMAGES, ANNOTATIONS) and entry.in_list:
-            file.groups.add(_key(entry), entry.key, entry.line, entry.text)
+            id_field = "id" if entry.key == IMAGES else "image_id"
+            file.groups.add(_image_id(entry.value, id_field), entry.key, entry.line, entry.text)
             total += entry.key == IMAGES
         elif entry.key == CATEGORIES:
             categories.append(entry.value)
@@ -58,10 +59,11 @@ def read_coco(options: source.SourceOptions) -> source.Source:
     return source.Source(_images(file), file.names, file.dataset, total, _keypoints(categories))
 
 
-def _key(entry: Value) -> Any:
-    """The key of an entry's group: the id of its image."""
-    field = "id" if entry.key == IMAGES else "image_id"
-    value = entry.value.get(field) if isinstance(entry.value, dict) else None
+def _image_id(entry: Any, field: str) -> Any:
+    """The id of an image; programs that keep tables of floats write 7.0 for 7."""
+    value = entry.get(field) if isinstance(entry, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, (int, str)) else None
 
 
@@ -99,16 +101,18 @@ def _image(file: _File, part: Part) -> source.AnnotatedImage:
     entry, path, line = part.value, file.path, part.line
     if not isinstance(entry, dict) or not isinstance(entry.get("file_name"), str):
         raise source.broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
-    if not isinstance(entry.get("id"), (int, str)):
-        raise source.broken(path, line, f"the image {quoted(entry['file_name'])} has no id")
-    members = [part for part in file.groups.take(entry["id"]) if part.table == ANNOTATIONS]
+    image_id = _image_id(entry, "id")
+    if image_id is None:
+        given = f"{quoted(entry['file_name'])} is {plain(json.dumps(entry.get('id')))}"
+        raise source.broken(path, line, f"the id of the image {given}, not a whole number or text")
+    members = [part for part in file.groups.take(image_id) if part.table == ANNOTATIONS]
     objects, faults = source.read_objects(lambda member: _object(file, member), members)
     height, width = (
         source.optional_whole_number(entry.get(side), path, line, side)
         for side in ("height", "width")
     )
     return source.AnnotatedImage(
-        entry["file_name"], path, line, str(entry["id"]), height, width,
+        entry["file_name"], path, line, str(image_id), height, width,
         objects=objects,
         absent_classes=_names(file, entry, "neg_category_ids", line, faults),
         incomplete_classes=_names(file, entry, "not_exhaustive_category_ids", line, faults),

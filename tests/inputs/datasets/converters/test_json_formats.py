@@ -187,6 +187,8 @@ def test_detections_of_no_file_outside_the_images(root, monkeypatch, name, kind)
         ({"images_id": 1}, {"duplicate_id", "missing_key"}),
         ({"images_file_name": "\udc80.png"}, {"missing_key"}),
         ({"images_id": None}, {"broken_source", "missing_key"}),
+        ({"images_id": 0.0}, set()),  # programs that keep tables of floats write 0.0 for 0
+        ({"annotations_image_id": 0.0}, set()),
         ({"images_height": "high"}, {"broken_source"}),
         ({"images_neg_category_ids": [1, 9]}, {"unknown_id"}),
     ],
