@@ -73,6 +73,11 @@ def exported_models(path: str) -> List[FoundModel]:
         for place in itertools.islice(filter(each.recognizes, places(each, path)), 1)
     ]
     if not models:
+        if tf.io.gfile.exists(os.path.join(path, "checkpoint")):
+            raise FileNotFoundError(
+                f"{plain(path)} is the folder of a run, not an exported model; write one with "
+                f"estimator-det export {plain(path)} --output_dir exported"
+            )
         raise FileNotFoundError(
             f"no model in {plain(path)}: it is of none of the formats {', '.join(FORMATS)}; give "
             "the folder of an export, or its model"

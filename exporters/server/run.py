@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -9,6 +10,7 @@ from typing import Any, Callable
 
 import uvicorn
 
+from estimator_det.errors import RunError
 from exporters.server.app import Server
 from exporters.server.versions import ModelVersions
 
@@ -23,7 +25,7 @@ def run(
 ) -> None:
     """Answers requests until SIGINT or SIGTERM; those under way are finished.
 
-    A second signal ends the process at once. Raises OSError if the port is not free.
+    A second signal ends the process at once. Raises RunError if the port is not free.
 
     Args:
         models: The versions of the server, which follow new ones meanwhile.
@@ -31,7 +33,13 @@ def run(
     """
     # Before the threads, so that a port that is not free ends the program.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+        raise RunError(
+            f"port {port} of {host} cannot be opened: {reason}; choose another with --port"
+        ) from error
     config = uvicorn.Config(
         server.app(host),
         host=host,

@@ -101,7 +101,7 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
         yield warning(
             field,
             f"{counted(len(copies), 'duplicate')} of other images, with the same bytes: {shown}",
-            "remove them, as convert does with --duplicates skip; training sees them more often",
+            "remove them, as convert does with --duplicates skip; they count twice",
         )
 
 

@@ -144,7 +144,8 @@ train --num_replicas=2 --model_dir=r CONFIG | 2 | --strategy mirrored
 train --accumulate_steps=2 --model_dir=r CONFIG | 2 | --strategy none
 train CONFIG --model_dir=r --num_train_steps=-5 | 2 | num_train_steps=-5: allowed are 0 to 4,294
 train --model_dir run | 2 | --pipeline_config_path
-train CONFIG | 2 | no folder for the run is given: add --model_dir DIR, or give the folder of a
+train CONFIG | 2 | no folder for the run is given: give the folder of a project or run, as in
+train none | 3 | there is no file or folder none; correct the path
 train c --model_dir=r --rescale_schedule | 2 | needs --num_train_steps above
 train CONFIG --model_dir=r --eval_every_steps=0 | 2 | every_steps is 0; give 1 or more
 train --pipeline_config_path CONFIG --model_dir r | 2 | placeholder
@@ -156,6 +157,8 @@ check-config CONFIG --set train_config.batch_size=many | 2 | batch_size
 check-config CONFIG --config_override 'modle {}' | 2 | model
 evaluate --model_dir=r --timeout_secs=3 | 2 | requires --continuous
 evaluate --model_dir none | 3 | --model_dir: there is no folder none
+evaluate none | 3 | there is no file or folder none
+check-data . | 3 | there is no pipeline.config in the folder .: name the folder of a project or run;
 detect --model none none.jpg | 3 | none.jpg
 detect --model=m a.jpg --threshold=50 | 2 | '50' is not a score: give a num
 detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto
@@ -165,6 +168,7 @@ convert --from=coc --to=tfrecord --output_dir=o | 2 | did you mean 'coco'
 export CONFIG --trained_checkpoint_prefix=x --output_directory=o --input_type=image_tensr | 2 | did
 export CONFIG --output_dir=o --use_side_inputs=maybe | 2 | 'maybe' is neither true nor false
 export CONFIG --output_dir=e | 2 | no checkpoint is given: add the folder
+export none --output_dir=e | 3 | there is no file or folder none
 benchmark e --data=r --batch_sizes=1,x | 2 | must be whole numbers
 """
 

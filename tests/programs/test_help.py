@@ -57,7 +57,11 @@ def test_results_for_programs_and_for_scripts(capsys, tmp_path):
     assert [each["severity"] for each in problems].count("error") == errors.count("error: ") == 4
     assert cli.main(["info", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)
-    assert about["packages"]["tensorflow"] == tf.__version__ and about["devices"] and about["cpus"]
+    assert (
+        about["packages"]["tensorflow"] == tf.__version__
+        and "CPU:0" in about["devices"]
+        and about["cpus"]
+    )
     assert cli.main(["pretrained", "--list", "--quiet"]) == 0
     assert "ssd_mobilenet_v2_coco" in capsys.readouterr().out
 

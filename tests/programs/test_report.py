@@ -271,7 +271,11 @@ def test_commands_quote_paths(runs):
 def test_refusals(runs, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "there is no training run in" in capsys.readouterr().err
-    assert cli.main(["report", str(runs[0]), "--benchmark", str(tmp_path / "absent.json")]) == 3
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "run").symlink_to(runs[0])
+    assert cli.main(["report", str(project), "--benchmark", str(tmp_path / "absent.json")]) == 3
+    assert "absent.json" in capsys.readouterr().err
     assert cli.main(["report", str(runs[0]), "--benchmark", str(runs[0] / "pipeline.config")]) == 2
     assert "is not a file of `estimator-det benchmark`" in capsys.readouterr().err
     (tmp_path / "file").touch()

@@ -164,7 +164,14 @@ def config_path(options: argparse.Namespace, default: Optional[str] = None) -> s
     if not paths and default is None:
         raise UsageError("no configuration is given: add its path, or --pipeline_config_path FILE")
     path = str(paths[0] if paths else default)
-    return os.path.join(path, CONFIG_FILE) if os.path.isdir(path) else path
+    if not os.path.isdir(path):
+        return path
+    if not os.path.exists(os.path.join(path, CONFIG_FILE)):
+        raise FileNotFoundError(
+            f"there is no {CONFIG_FILE} in the folder {path}: name the folder of a project or run; "
+            "estimator-det init makes a project of records"
+        )
+    return os.path.join(path, CONFIG_FILE)
 
 
 def load(
@@ -173,6 +180,14 @@ def load(
     """The configuration of `config_path`, with all changes applied."""
     path = config_path(options, default)
     return console.load_config(path, options.config_override, options.set, is_trusted=is_trusted)
+
+
+def require_path(path: Optional[str]) -> None:
+    """Refuses the argument of a verb if it names nothing; None is allowed."""
+    from estimator_det import files
+
+    if path is not None and not files.exists(path):
+        raise FileNotFoundError(f"there is no file or folder {path}; correct the path")
 
 
 def run_folder(path: str) -> str:

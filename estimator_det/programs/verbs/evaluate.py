@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     add_options,
     add_verbose_argument,
     load,
+    require_path,
     run_folder,
 )
 from model_fn.runs.options import EVALUATED_PRECISIONS
@@ -138,7 +139,8 @@ def _check_options(options: argparse.Namespace) -> None:
             "--calibrate fits one evaluation: remove --continuous, or calibrate afterwards"
         )
     if bool(options.model_dir) == bool(options.detections):
-        raise UsageError("give --model_dir or --detections, one of them")
+        require_path(options.config)
+        raise UsageError("give the folder of a run, or --detections FILE, one of them")
     if not options.detections:
         if options.records or options.label_map:
             raise UsageError("--records and --label_map require --detections: add it")

@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     fields_of,
     load,
     names_of,
+    require_path,
     run_folder,
 )
 
@@ -173,6 +174,7 @@ def run(options: argparse.Namespace) -> None:
         options.model_dir = options.config = run_folder(options.config)
     checkpoint = options.trained_checkpoint_prefix or options.model_dir
     if checkpoint is None:
+        require_path(options.config)
         raise UsageError(
             "no checkpoint is given: add the folder of a run, or --trained_checkpoint_prefix PREFIX"
         )

@@ -30,7 +30,10 @@ def run(options: argparse.Namespace) -> None:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "extras": _extras(),
-        "devices": [device.name for device in tf.config.list_physical_devices()],
+        "devices": [
+            device.name.replace("/physical_device:", "")
+            for device in tf.config.list_physical_devices()
+        ],
         "cpus": machine.available_cpus(),
         "bfloat16": machine.has_bfloat16(),
         "allocator": machine.allocator(),

@@ -103,7 +103,7 @@ def _print_list() -> None:
         rows.append((row.name, published.line, row.input_size, size, time,
                      published.quality, published.speed, published.name))  # fmt: skip
     for cells in rows:
-        console.print_line("{:<31}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
+        console.print_line("{:<32}  {:<4}  {:<11}  {:>10}  {:>4}  {:>4}  {:<18}  {}".format(*cells))
     console.report_result([dict(zip(rows[0], cells)) for cells in rows[1:]])
     console.print_line("time: for training an image on a CPU, relative to ssd_mobilenet_v1")
     console.print_line(

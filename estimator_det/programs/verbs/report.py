@@ -8,7 +8,7 @@ from typing import Any, Dict
 
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options
+from estimator_det.programs.verbs.base import add_options, run_folder
 
 SUMMARY = "Writes an HTML page about a training run, or about two runs side by side"
 EXAMPLE = "run --output report.html"
@@ -16,7 +16,9 @@ PAGE = "report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="model_dir of a run; one or two")
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="folder of a run or project; at most two"
+    )
     texts = {
         "--output FILE": f"the page (default: {PAGE} in the folder of the first run)",
         "--benchmark FILE": "benchmark.json of the run's exports (default: the first one below its "
@@ -35,11 +37,12 @@ def run(options: argparse.Namespace) -> None:
     from estimator_det.programs import report
     from model_fn.checkpoints import writing
 
-    path = options.output or os.path.join(options.runs[0], PAGE)
+    runs = [run_folder(path) for path in options.runs]
+    path = options.output or os.path.join(runs[0], PAGE)
     with writing.writable_folder(os.path.dirname(path) or ".", "output"):
         ownership.check_file(path, "report")
         # A path may contain bytes that are not UTF-8.
-        rendered = report.render(options.runs, options.benchmark)
+        rendered = report.render(runs, options.benchmark)
         page = rendered.html.encode("utf-8", "replace")
         files.write_text(path, page)
     console.print_line(f"page: {path} ({len(page) / 1e6:.1f} MB)")

@@ -24,6 +24,7 @@ from estimator_det.programs.verbs.base import (
     fields_of,
     load,
     positive,
+    require_path,
 )
 from model_fn.runs import options as run_options
 from model_fn.runs.options import DEFAULT_TASK_TIMEOUT_SECS as TASK_TIMEOUT_SECS
@@ -203,10 +204,11 @@ def _folder_of_run(project: Optional[str]) -> str:
     """The folder that `train project/` trains in, or resumes; its plug-ins are imported."""
     from estimator_det.config import plugins
 
+    require_path(project)
     if project is None or not os.path.isdir(project):
         raise UsageError(
-            "no folder for the run is given: add --model_dir DIR, or give the folder of a project "
-            "or run in place of its configuration"
+            "no folder for the run is given: give the folder of a project or run, as in "
+            "estimator-det train project/, or a configuration and --model_dir DIR"
         )
     is_run = os.path.exists(os.path.join(project, "checkpoint"))
     folder = project if is_run else os.path.join(project, RUN_FOLDER)

@@ -56,6 +56,10 @@ def test_files_that_are_no_model(tmp_path, exported):
             formats.load_model(str(path))
     with pytest.raises(FileNotFoundError, match=r"of none of the formats .*frozen_graph"):
         formats.load_model(str(exported / "pipeline.config"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoint").touch()
+    with pytest.raises(FileNotFoundError, match=r"is the folder of a run, .* estimator-det export"):
+        formats.load_model(str(tmp_path / "run"))
 
 
 def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):

@@ -21,6 +21,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import RunError
 from estimator_det.programs import cli
 from exporters import Detector
+from exporters.server import run as server_run
 from exporters.server.app import Limits
 from exporters.server.backend import BackendError, RemoteModel
 from exporters.server.versions import served_folder
@@ -289,6 +290,10 @@ def test_usage(capsys, tmp_path):
         assert cli.main(["serve", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["serve", str(tmp_path / "none")]) == 3
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RunError, match=f"port {port} of 127.0.0.1 .*: Address already in use;"):
+            server_run.run(None, None, "127.0.0.1", port, announce=print)
 
 
 @pytest.mark.slow
