@@ -103,8 +103,10 @@ def _image(file: _File, part: Part) -> source.AnnotatedImage:
         raise source.broken(path, line, f"an image without file_name: {plain(json.dumps(entry))}")
     image_id = _image_id(entry, "id")
     if image_id is None:
-        given = f"{quoted(entry['file_name'])} is {plain(json.dumps(entry.get('id')))}"
-        raise source.broken(path, line, f"the id of the image {given}, not a whole number or text")
+        named_id = f"{quoted(entry['file_name'])} is {plain(json.dumps(entry.get('id')))}"
+        raise source.broken(
+            path, line, f"the id of the image {named_id}, not a whole number or text"
+        )
     members = [part for part in file.groups.take(image_id) if part.table == ANNOTATIONS]
     objects, faults = source.read_objects(lambda member: _object(file, member), members)
     height, width = (
