@@ -9,10 +9,8 @@ exports nor the other formats.
 from __future__ import annotations
 
 import os
-import threading
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence
 
-import numpy as np
 from apache_beam.ml.inference import base
 
 from estimator_det.errors import RunError
@@ -24,18 +22,6 @@ from exporters.detector import Detector
 from inputs.conversion import beam_pipeline
 
 
-class _SharedDetector(Detector):
-    """A detector for several threads: the interpreter of TFLite is for one at a time."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self._free = threading.Lock()
-
-    def run(self, images: np.ndarray) -> List[Dict[str, np.ndarray]]:
-        with self._free:
-            return super().run(images)
-
-
 class DetectorHandler(base.ModelHandler):
     """Runs an export of any format on shards of images."""
 
@@ -44,7 +30,7 @@ class DetectorHandler(base.ModelHandler):
         self._job = job
 
     def load_model(self) -> Detector:
-        return _SharedDetector(self._job.model)
+        return Detector(self._job.model)
 
     def run_inference(
         self,

@@ -265,7 +265,8 @@ class Detector:
             missing = count - len(batch)
             if missing:  # models of one batch size get empty images past the last one
                 batch = np.pad(batch, [(0, missing), (0, 0), (0, 0), (0, 0)])
-            outputs = self.model.run(batch)
+            with self.model.turn:
+                outputs = self.model.run(batch)
             outputs = {key: each for key, each in outputs.items() if np.shape(each)[:1] == (count,)}
             rows += [
                 {key: each[i] for key, each in outputs.items()} for i in range(count - missing)

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import os
 from types import MappingProxyType
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    ContextManager,
+    Dict,
+    Iterable,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 import numpy as np
 from PIL import Image
@@ -58,6 +69,7 @@ class LoadedModel(abc.ABC):
         class_names: Id -> name of its label map; empty without one. By default that of its export.
         batch_size: The only number of images that `run` takes; None for any.
         image_size: The only height and width that `run` takes; None for any.
+        turn: Held during `run`: the lock of a model that runs in one thread at a time.
         thresholds_file: Path of the thresholds of its evaluation, which may not exist.
     """
 
@@ -73,6 +85,7 @@ class LoadedModel(abc.ABC):
         self.class_names = dict(class_names)
         self.batch_size: Optional[int] = None
         self.image_size: Tuple[Optional[int], Optional[int]] = (None, None)
+        self.turn: ContextManager[Any] = contextlib.nullcontext()
         self.thresholds_file = (
             thresholds_beside(path) if thresholds_file is None else thresholds_file
         )

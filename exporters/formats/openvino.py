@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, Dict, List, Tuple, Union
 
 import numpy as np
@@ -91,6 +92,7 @@ class OpenvinoDetector(LoadedModel):
         self.image_size = (height, width)
         self._type = _TYPES[inputs[0].element_type.get_type_name()]
         self._compiled = compiled
+        self.turn = threading.Lock()
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import threading
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -209,6 +210,7 @@ class TfliteDetector(LoadedModel):
             )
         super().__init__(path, names or None)
         self.batch_size = 1
+        self.turn = threading.Lock()
         self._normalization = normalization or _USUAL
         self._interpreter, self._input = interpreter, inputs[0]
         self._outputs = outputs

@@ -12,6 +12,7 @@ import numpy as np
 
 from exporters.detector import Detector
 
+_AT_ONCE = 2  # batches: one runs while images and answers of the other are copied
 MOST_WAITING_BYTES = 1 << 30  # bound of the bytes of all images that wait
 
 Outputs = Dict[str, np.ndarray]  # the outputs of a model for one image
@@ -28,7 +29,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Runs a detector in a thread of its own on images of one size at a time.
+    """Runs a detector on batches of images of one size, in threads of its own.
 
     A batch begins with the oldest image. Images of its size that arrive within `max_wait` seconds
     join it, since a model takes only images of one size at once and resizing them here would change
@@ -52,9 +53,10 @@ class Batcher:
         self._count_batch = count_batch
         self._queue: Deque[_Waiting] = collections.deque()
         self._changed = threading.Condition()
+        self._choosing = threading.Lock()  # only one thread waits until its batch is full
         self._is_closed = False
-        self._thread = threading.Thread(target=self._work, name="detector", daemon=True)
-        self._thread.start()
+        for _ in range(_AT_ONCE):
+            threading.Thread(target=self._work, name="detector", daemon=True).start()
 
     def submit(self, pixels: np.ndarray) -> Optional[concurrent.futures.Future[Outputs]]:
         """The outputs for an image that `Detector.fit` has made; None once the batcher is closed.
@@ -72,13 +74,17 @@ class Batcher:
         return waiting.future
 
     def close(self) -> None:
-        """Ends the thread once all that waits has run."""
+        """Ends the threads once all that waits has run."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
 
     def _work(self) -> None:
-        while batch := self._next_batch():
+        while True:
+            with self._choosing:
+                batch = self._next_batch()
+            if not batch:
+                return
             self._count_batch(len(batch))
             try:
                 rows = self._detector.run(np.stack([each.pixels for each in batch]))

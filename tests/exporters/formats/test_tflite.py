@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import re
 from typing import Any, Dict, List
 
@@ -74,6 +75,10 @@ def test_a_float_model(float_model, trained, expected, photos, tmp_path):
     assert names.count("CONV_2D") == 6 and "MUL" not in names and "FAKE_QUANT" not in names
     found = _difference(float_model, trained, expected, photos, tmp_path)
     assert max(found.scores, found.boxes) < 1e-5 and found.rows > 100
+    detector = Detector(str(tmp_path / "model.tflite"))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # as a server does
+        for each, alone in zip(pool.map(detector, photos * 20), detector(photos) * 20):
+            np.testing.assert_array_equal(each.scores, alone.scores)
 
 
 def test_names_types_and_order_of_inputs_and_outputs(float_model, trained):

@@ -31,10 +31,14 @@ class Brightness(LoadedModel):
     def __init__(self, path: str = "", seconds: float = 0.0) -> None:
         super().__init__(path, {1: EVIL, 2: "cat"}, "")
         self.seconds, self.batches = seconds, []  # type: float, List[int]
+        self.running = self.most_running = 0
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         self.batches.append(len(images))
+        self.running += 1
+        self.most_running = max(self.running, self.most_running)
         time.sleep(self.seconds)
+        self.running -= 1
         count = len(images)
         scores = np.full([count, 3], 0.25, np.float32)
         scores[:, 0] = images.mean(axis=(1, 2, 3)) / 255

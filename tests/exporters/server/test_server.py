@@ -2,6 +2,7 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import io
 import json
 import os
@@ -159,8 +160,12 @@ def test_a_token_is_asked_for():
         assert address.get("/").status_code == address.get("/healthz").status_code == 200
 
 
-def test_requests_are_batched_by_size_and_the_queue_is_bounded():
+@pytest.mark.parametrize(
+    ("turn", "running"), [(contextlib.nullcontext(), 2), (threading.Lock(), 1)]
+)
+def test_requests_are_batched_by_size_and_the_queue_is_bounded(turn, running):
     model = Brightness(seconds=0.2)
+    model.turn = turn
     with serving(load=lambda _: Detector(model), limits=Limits(queue=12)) as address:
         model.batches.clear()
         bodies = [encoded(i, size) for i in range(8) for size in ((40, 20), (20, 40))]
@@ -169,6 +174,7 @@ def test_requests_are_batched_by_size_and_the_queue_is_bounded():
                 pool.map(lambda body: address.post("/v1/detect?threshold=0", body), bodies)
             )
     assert sum(model.batches) == 12 and max(model.batches) <= 4 and len(model.batches) < 9
+    assert model.most_running == running
     refused = [each for each in answers if each.status_code == 503]
     assert len(refused) == 4 and refused[0].headers["Retry-After"] == "1"
     for i, answer in enumerate(answers):
