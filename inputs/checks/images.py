@@ -143,7 +143,8 @@ def _image_decoder(process: int) -> _Decoder:
         # All coefficients are decoded, but only one pixel in 64 is computed.
         jpeg = tf.size(tf.io.decode_jpeg(placeholder, channels=3, ratio=8))
         # A negative number runs operations in the thread of the caller, without waiting for others.
-        config = tf1.ConfigProto(inter_op_parallelism_threads=-1, intra_op_parallelism_threads=1)
+        # Threads within operations are left alone: the first session decides for the process.
+        config = tf1.ConfigProto(inter_op_parallelism_threads=-1)
         session = tf1.Session(graph=graph, config=config)
         fetches = (image, shape, mask, jpeg)
         return _Decoder(*(quick_callable(session, fetch, placeholder) for fetch in fetches))
