@@ -22,14 +22,9 @@ STEPS = 120
 FIRST_SEED_OFFSET, POOL_SEED_OFFSET = 700_001, 500_009
 
 
-def suggest(folder: str, run: str, pool: List[drawn.Labelled]) -> List[str]:
-    """The file names that `estimator-det suggest` chooses of a pool."""
-    pictures, exported, output = (
-        os.path.join(folder, name) for name in ("pool", "exported", "suggestions")
-    )
-    os.makedirs(pictures)
-    for image in pool:
-        Image.fromarray(image.pixels).save(os.path.join(pictures, image.file), quality=92)
+def suggest(folder: str, run: str, pictures: str) -> List[str]:
+    """The file names that `estimator-det suggest` chooses of a folder of pictures."""
+    exported, output = (os.path.join(folder, name) for name in ("exported", "suggestions"))
     look = [exported, "--images", pictures, "--number", str(ADDED), "--output_dir", output]
     for command in (["export", run, "--output_dir", exported], ["suggest", *look]):
         if cli.main(command):
@@ -62,7 +57,11 @@ def compare(folder: str, seed: int, start: str) -> None:
         print(f"seed {seed} {name}: mAP {metric:.3f}, {boxes} boxes", flush=True)
         return run
 
-    chosen = suggest(folder, train("first", first), pool)
+    run, pictures = train("first", first), os.path.join(folder, "pool")
+    os.makedirs(pictures)
+    for image in pool:
+        Image.fromarray(image.pixels).save(os.path.join(pictures, image.file), quality=92)
+    chosen = suggest(folder, run, pictures)
     train("suggested", first + [image for image in pool if image.file in chosen])
     rows = np.random.default_rng(seed).permutation(POOL)[:ADDED]
     train("random", first + [pool[row] for row in rows])
