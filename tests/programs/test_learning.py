@@ -1,4 +1,4 @@
-"""The shipped SSD learns to find drawn shapes, and three planted faults keep it from that."""
+"""The shipped SSD learns to find drawn shapes, and planted faults keep it from that."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from model_fn.runs.options import EvaluationOptions, TrainOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.timeout(900)]
 STEPS = 450
+INITIALIZER = "convolutional_box_predictor.conv_hyperparams.initializer.random_normal_initializer"
 SETTINGS = (
     "train_config.batch_size=8",
     "model.ssd.num_classes=1",
     "eval_config.num_visualizations=0",
+    # Heads start at zero: the network below them cannot learn to feed heads that do not learn.
+    f"model.ssd.box_predictor.{INITIALIZER}.stddev=0",
 )
-# Three seeds reach 0.940 to 0.944, the best of the faults 0.759.
-BOUND = 0.85
+# Three seeds reach 0.65 to 0.69, the best of the faults 0.30. At one overlap of 0.5 half the box
+# coder's scales would reach 0.88.
+BOUND = 0.5
 
 
 def _learn(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, assignments: Sequence[str] = ()
 ) -> float:
-    """mAP@.50 of 100 held-out images after training on 600; circles are the only shapes."""
+    """mAP of 100 held-out images after training on 600; circles are the only shapes."""
     monkeypatch.setattr(shapes, "CLASS_NAMES", ("circle",))
     monkeypatch.setitem(shapes.SIZES, "learning", shapes.Size(600, 100, 1))
     files = shapes.make_dataset(str(folder / "data"), 0, "learning")
     config = demo.demo_config(files, STEPS, [*SETTINGS, *assignments])
     options = TrainOptions(seed=0, evaluation=EvaluationOptions(export_final=False))
     metrics = runner.run(config, str(folder / "run"), options)
-    return metrics["DetectionBoxes_Precision/mAP@.50IOU"]
+    return metrics["DetectionBoxes_Precision/mAP"]
 
 
 def test_the_shipped_ssd_learns(no_charts, tmp_path, monkeypatch):
@@ -53,12 +57,14 @@ def _decode_at_half(decode: Callable[..., Any]) -> Callable[..., Any]:
     return lambda coder, codes, anchors: decode(coder, codes * 2.0, anchors)
 
 
+# What takes the place of a part of the product, or the variables that do not train.
 FAULTS: Dict[str, Any] = {
     "boxes are not flipped with the image": (geometry, "_mirror", _keep_boxes),
     "the box coder decodes with half its scales": (
         CenterSizeCoder, "decode", _decode_at_half(CenterSizeCoder.decode)
     ),
-    "the network below the heads is frozen": None,
+    "the heads are frozen": "BoxPredictor",
+    "the network below the heads is frozen": "FeatureExtractor",
 }  # fmt: skip
 
 
@@ -66,9 +72,8 @@ FAULTS: Dict[str, Any] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_bound_finds_a_fault(fault, no_charts, tmp_path, monkeypatch):
     assignments = []
-    if FAULTS[fault] is None:
-        # Frozen heads are not seen: the network below them learns to feed random ones, to 0.989.
-        assignments = ['train_config.freeze_variables=["FeatureExtractor"]']
+    if isinstance(FAULTS[fault], str):
+        assignments = [f'train_config.freeze_variables=["{FAULTS[fault]}"]']
     else:
         monkeypatch.setattr(*FAULTS[fault])
     assert _learn(tmp_path, monkeypatch, assignments) < BOUND
