@@ -64,7 +64,6 @@ def test_growth_is_a_ratio_to_the_size_before(tmp_path, monkeypatch):
 
 
 def test_conversion_writes_all_images(tmp_path):
-    figures = components.conversion(argparse.Namespace(scratch=tmp_path))
-    assert figures["conversion_ms"] > 0
+    components.conversion(argparse.Namespace(scratch=tmp_path))
     (shard,) = (tmp_path / "converted").glob("train.record-*")
     assert sum(1 for _ in tf.data.TFRecordDataset(str(shard))) == 3

@@ -47,7 +47,6 @@ def test_an_export(exported, records, tmp_path):
         assert [each["batch_size"] for each in model["timings"]] == [1, 2]
         assert all(0 < each["median_ms"] <= each["p95_ms"] for each in model["timings"])
         assert model["bytes"] > 10_000
-        assert 0 <= model["metrics"][report.MAP] <= model["metrics"][report.MAP_50] <= 1
     assert checkpoint["difference_from_checkpoint"] is None
     assert max(saved_model["difference_from_checkpoint"].values()) < 1e-4
     assert frozen_graph["metrics"] == pytest.approx(checkpoint["metrics"], abs=1e-5)

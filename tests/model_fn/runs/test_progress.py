@@ -134,7 +134,9 @@ def test_a_step_waits_for_its_batch():
     with tf.Graph().as_default(), tf1.Session() as session:
         batch = tf.numpy_function(make, [], tf.float32)
         waits = [training_step.measure_input_wait([each]) for each in (batch, tf.zeros([]))]
-        late, soon = session.run(waits)
+        late = session.run(waits[0])
+        # Another process may hold one of them up.
+        soon = min(session.run(waits[1]) for _ in range(5))
     assert late >= 0.2 > soon
 
 
