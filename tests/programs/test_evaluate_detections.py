@@ -117,12 +117,6 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     assert "function_approximation of 4,000 detections of 'val':" in shown
     assert "on images it is not fitted to" in shown
     assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
-    # Before anything is evaluated.
-    monkeypatch.undo()
-    monkeypatch.setattr(console, "check_config", lambda *_, **__: {})
-    arguments = ["evaluate", "--checkpoint_dir", str(tmp_path), "--calibrate"]
-    assert cli.main([*arguments, "isotonic"]) == 2
-    assert "--calibrate: invalid choice: 'isotonic'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

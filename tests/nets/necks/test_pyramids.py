@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from estimator_det.compat import tf
 from estimator_det.nets.necks.pyramids import FeatureMap, extended_maps
 from tests.graphs import shapes
@@ -17,3 +19,15 @@ def test_least_depth_holds_for_both_convolutions_of_an_extra_layer():
             "last_1_Conv2d_2_1x1_32/weights": [1, 1, 24, 32],
             "last_2_Conv2d_2_3x3_s2_64/weights": [3, 3, 32, 64],
         }
+
+
+@pytest.mark.parametrize(
+    ("first", "message"),
+    [
+        (FeatureMap("lat"), r"no activation 'lat'.*'early', 'late'"),
+        (FeatureMap(depth=4), "feature map 0 must be an activation"),
+    ],
+)
+def test_the_first_map_is_an_activation(first, message):
+    with pytest.raises(ValueError, match=message):
+        extended_maps(dict.fromkeys(("early", "late"), tf.zeros([1, 5, 5, 8])), [first], int)
