@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import subprocess
 import sys
 
 import pytest
@@ -19,6 +18,7 @@ import inputs
 import model_fn
 from tests import audit, release
 from tests.conftest import PROJECT, ROOT
+from tests.processes import run_python
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 COMMAND = pathlib.Path(sys.executable).parent / "estimator-det"
@@ -43,14 +43,8 @@ def test_a_file_with_the_name_of_a_package_is_named(file, start, num_lines, tmp_
     path = tmp_path / file
     path.parent.mkdir(exist_ok=True)
     path.touch()
-    done = subprocess.run(
-        [sys.executable, *start],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = run_python(*start, cwd=tmp_path, env=environment)
     assert done.returncode == 1
     told = done.stderr.splitlines()
     name = file.partition(".")[0].partition("/")[0]
@@ -74,13 +68,7 @@ for module in sys.argv[1:]:
         "estimator_det.protos.pipeline_pb2",
         "inputs.label_map",
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *modules],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_python("-c", program, *modules)
     assert done.returncode == 0, done.stderr
 
 
@@ -88,12 +76,7 @@ for module in sys.argv[1:]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """The files that `pip install` would put into site-packages."""
     folder = tmp_path_factory.mktemp("build")
-    subprocess.run(
-        [sys.executable, "-W", "ignore", "setup.py", "-q", "build", f"--build-base={folder}"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
+    run_python("-W", "ignore", "setup.py", "-q", "build", f"--build-base={folder}", check=True)
     return folder / "lib"
 
 
@@ -118,9 +101,8 @@ def test_data_files_are_installed(built):
 
 @pytest.mark.parametrize("repository", ["", "https://example.org/us/estimator-det"])
 def test_metadata(repository, tmp_path):
-    command = [sys.executable, "-W", "ignore", "setup.py", "-q", "egg_info", f"-e{tmp_path}"]
-    environment = {**os.environ, "REPOSITORY": repository}
-    subprocess.run(command, cwd=ROOT, check=True, env=environment)
+    command = ("-W", "ignore", "setup.py", "-q", "egg_info", f"-e{tmp_path}")
+    run_python(*command, check=True, env={**os.environ, "REPOSITORY": repository})
     text = next(tmp_path.glob("*/PKG-INFO")).read_text()
     about = email.message_from_string(text)
     assert about["Version"] == estimator_det.__version__

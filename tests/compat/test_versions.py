@@ -3,15 +3,14 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import subprocess
-import sys
 import types
 from typing import Any
 
 import pytest
 
 from estimator_det.compat import versions
-from tests.conftest import PROJECT, ROOT
+from tests.conftest import PROJECT
+from tests.processes import run_python
 
 
 @pytest.mark.parametrize("version", ["2.14.1", "2.22.0", "3.0.0", "1.15.5"])
@@ -84,14 +83,8 @@ def test_the_commands_tell_what_is_wrong_in_a_line():
         "from estimator_det.programs import cli\n"
         "sys.exit(cli.main(['demo', '--output_dir', sys.argv[1]]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "nowhere"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = run_python("-c", program, "nowhere", env=environment)
     assert done.returncode == 1
     # Native libraries may print lines before it.
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]

@@ -3,8 +3,6 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import subprocess
-import sys
 import threading
 from typing import Any, Iterator, List, Optional
 
@@ -14,7 +12,7 @@ import tensorflow as tf
 from estimator_det.console import signals as stopping
 from estimator_det.console.signals import Stop, Stopped, StopSignals
 from tests import sinks
-from tests.conftest import TESTS
+from tests.processes import run_python
 
 SECOND_SIGNAL = """
 import contextlib, os, signal, sys, threading, time
@@ -232,14 +230,7 @@ def test_a_defect_after_a_signal_is_no_stop(is_cleanup):
     ],
 )
 def test_the_second_signal_ends_the_process(number, place):
-    ended = subprocess.run(
-        [sys.executable, "-c", SECOND_SIGNAL, str(int(number)), place],
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parent,
-        timeout=60,
-        check=False,
-    )
+    ended = run_python("-c", SECOND_SIGNAL, str(int(number)), place, timeout=60)
     assert ended.returncode == 128 + number, ended.stderr
     assert f"{signal.Signals(number).name} again: stopped at once" in ended.stderr
     assert "survived" not in ended.stdout and "Traceback" not in ended.stderr
@@ -248,8 +239,7 @@ def test_the_second_signal_ends_the_process(number, place):
 @pytest.mark.parametrize("sink", sinks.SINKS)
 @pytest.mark.parametrize("place", ["step", "computing", "program", "computing program"])
 def test_the_second_signal_ends_a_process_that_cannot_write(place, sink):
-    program = [sys.executable, "-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink]
-    ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
+    ended = run_python("-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink, timeout=60)
     assert ended.returncode == 130
 
 
@@ -271,8 +261,7 @@ sys.exit(console.run(main))
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
 def test_a_stopped_program_ends_though_it_cannot_say_so(sink):
-    program = [sys.executable, "-c", STOPPED_PROGRAM, sink]
-    ended = subprocess.run(program, cwd=TESTS.parent, timeout=60, check=False)
+    ended = run_python("-c", STOPPED_PROGRAM, sink, timeout=60)
     # Where the last line waits for its reader, the second signal ends the process.
     assert ended.returncode == (-signal.SIGTERM if sink == "full pipe" else 143)
 

@@ -1,9 +1,9 @@
-import subprocess
 import sys
 
 import pytest
 
 from inputs import machine
+from tests.processes import run_python
 
 # Threads that allocate at the same time have an arena each, by default.
 PROGRAM = """
@@ -27,9 +27,7 @@ machine.ctypes.CDLL(None).malloc_stats()
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
 def test_threads_share_freed_memory():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env={}, capture_output=True, text=True, check=True
-    )
+    done = run_python("-c", PROGRAM, env={})
     assert done.stdout == "glibc\n"
     assert 1 <= done.stderr.count("Arena ") <= 2
 

@@ -3,7 +3,6 @@ import platform
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -19,16 +18,11 @@ from model_fn.evaluation import calibration
 from tests import small_extractor
 from tests.inputs import examples
 from tests.model_fn.checks.small import SMALL
+from tests.processes import run_python
 
 ROOT = pathlib.Path(__file__).parents[2]
 CONFIG = ROOT / "estimator_det" / "configs" / "ssd_mobilenet_v1_shapes.config"
 VERBS = ("demo", "import", "train", "evaluate", "export", "detect", "check-config", "sync")
-
-
-def run_python(*arguments):
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from typing import Dict
 
 import pytest
 
 from tests.conftest import TESTS
+from tests.processes import messages, run_python
 from tests.programs.forking import small_config
 
 
@@ -38,8 +37,8 @@ tf.compat.v1.train.remove_checkpoint("none")  # which is deprecated, and called 
 def test_a_program_prints_no_advice_to_its_authors(tmp_path):
     config = small_config(tmp_path, num_steps=2)
     (tmp_path / "user.py").write_text(PROGRAM)
-    command = [sys.executable, str(tmp_path / "user.py"), config, str(tmp_path / "run")]
-    ended = subprocess.run(command, capture_output=True, text=True, env=_environment(), check=True)
+    command = (str(tmp_path / "user.py"), config, str(tmp_path / "run"))
+    ended = run_python(*command, env=_environment(), check=True)
     assert "step 2/2 | " in ended.stderr
     lines = [line for line in ended.stderr.splitlines() if "deprecated" in line]
     assert len(lines) == 1 and f"From {tmp_path / 'user.py'}:" in lines[0]
@@ -49,14 +48,10 @@ def test_a_program_prints_no_advice_to_its_authors(tmp_path):
 def test_training_prints_nothing_of_tensorflow(tmp_path):
     config = small_config(tmp_path, num_steps=2)
     (tmp_path / "simple.py").write_text(SIMPLE)
-    command = [sys.executable, "-m", "estimator_det.cli", "train", config, "--import=simple"]
+    command = ["-m", "estimator_det.cli", "train", config, "--import=simple"]
     command += ["--model_dir", str(tmp_path / "run"), "--progress_steps=1"]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, env=_environment(), check=True
-    )
-    # From 2.18 on, native libraries print these before TensorFlow reads its level.
-    early = ("WARNING: All log messages before absl", "I0000 ")
-    lines = [line for line in ended.stderr.splitlines() if not line.startswith(early)]
+    ended = run_python(*command, cwd=tmp_path, env=_environment(), check=True)
+    lines = messages(ended)
     assert [line.split(" | ")[0] for line in lines if line.startswith("step ")] == [
         "step 1/2",
         "step 2/2",

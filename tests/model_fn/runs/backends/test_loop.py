@@ -28,7 +28,7 @@ from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.training import step
-from tests.checkpoints import stored
+from tests.checkpoints import assert_same_variables, stored
 from tests.model_fn import fake
 
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
@@ -48,23 +48,13 @@ def _fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _install(monkeypatch: pytest.MonkeyPatch) -> None:
     fake.install(monkeypatch)
-    monkeypatch.setattr(
-        input_pipeline,
-        "build_train_input_fn",
-        lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
-    )
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", fake.make_train_input_fn)
     monkeypatch.setattr(input_pipeline, "build_eval_input_fn", lambda *_, **__: fake.eval_input_fn)
 
 
 def _train(folder: pathlib.Path, config: Any, num_steps: int, loop: Any = LOOP, **how: Any) -> Any:
     fake.train(folder, num_steps, config, seed=3, loop=loop, **how)
     return stored(tf1.train.latest_checkpoint(str(folder)))
-
-
-def _assert_equal(found: Dict[str, np.ndarray], expected: Dict[str, np.ndarray]) -> None:
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
 def _reports(folder: pathlib.Path) -> List[Dict[str, Any]]:
@@ -91,7 +81,7 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     _train(folder, config, 2)
     _train(folder, config, 3, loop=None)
     found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
-    _assert_equal(found, expected)
+    assert_same_variables(found, expected)
     # Calls end at multiples; the position in the data is that after all their steps.
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = positions.read(str(folder / positions.POSITION_FILE), 7)
@@ -120,7 +110,7 @@ def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path):
     for name in ("first", "second"):
         _train(tmp_path / name, config, 1)
     first, second = (stored(str(tmp_path / name / "model.ckpt-0")) for name in ("first", "second"))
-    _assert_equal(first, second)
+    assert_same_variables(first, second)
     weights = first["BoxPredictor/All/weights"]
     assert len(np.unique(weights)) == weights.size
     np.testing.assert_array_equal(
@@ -168,7 +158,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     folder = tmp_path / "bad" / "faults" / "bad_step-3"
-    _assert_equal(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
+    assert_same_variables(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
@@ -266,7 +256,7 @@ def _frozen() -> Any:
     ],
 )
 def test_other_ways_to_the_same_steps(tmp_path, plain, loop):
-    _assert_equal(_train(tmp_path, _frozen(), 3, loop), plain)
+    assert_same_variables(_train(tmp_path, _frozen(), 3, loop), plain)
 
 
 def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import os
 import pathlib
 from typing import Any, Dict, List, Optional
 
-import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
@@ -19,7 +18,7 @@ from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions, TrainOptions
 from model_fn.training import optimizers
 from model_fn.training.loop_step import LoopStep
-from tests.checkpoints import stored
+from tests.checkpoints import assert_same_variables, stored
 from tests.model_fn import fake
 from tests.model_fn.runs.backends import tpu_stand_in
 from tests.model_fn.runs.backends.test_loop import ADAM, AVERAGED, MOMENTUM, RMS
@@ -44,11 +43,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> List[tpu_stand_in.Runnable]:
         return functions[-1]
 
     fake.install(monkeypatch)
-    monkeypatch.setattr(
-        input_pipeline,
-        "build_train_input_fn",
-        lambda *_, cursor=None, **__: fake.make_train_input_fn(cursor=cursor),
-    )
+    monkeypatch.setattr(input_pipeline, "build_train_input_fn", fake.make_train_input_fn)
     monkeypatch.setattr(LoopStep, "_traced", traced)
     monkeypatch.setattr(strategies, "_tpu", lambda _: tpu_stand_in.strategy())
     return functions
@@ -81,9 +76,7 @@ def test_a_core_takes_the_same_steps(tmp_path, made, optimizer, options):
     _train(tmp_path / "both", config, 2, **ON_TPU, **options)
     _train(tmp_path / "both", config, 4, strategy=NONE, **options)
     found = _train(tmp_path / "both", config, 7, **ON_TPU, **options)
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert_same_variables(found, expected)
     files = [tmp_path / name / positions.POSITION_FILE for name in ("cpu", "both")]
     assert len({json.dumps(json.loads(file.read_text())["7"]) for file in files}) == 1
     # The cores do all of a step at once.
@@ -96,9 +89,9 @@ def test_a_step_that_is_not_finite_is_rejected(tmp_path, made, monkeypatch):
     monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
     with pytest.raises(NotFiniteLossError):
         _train(tmp_path, config, 4, **ON_TPU)
-    after = stored(tf1.train.latest_checkpoint(str(tmp_path)))
-    for name, value in before.items():
-        np.testing.assert_array_equal(after[name], value)
+    assert_same_variables(
+        stored(tf1.train.latest_checkpoint(str(tmp_path))), before, rtol=0, atol=0
+    )
 
 
 def test_shapes_must_be_fixed(tmp_path, made):
