@@ -4,6 +4,7 @@ import base64
 import concurrent.futures
 import contextlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -164,19 +165,24 @@ def test_a_token_is_asked_for():
     ("turn", "running"), [(contextlib.nullcontext(), 2), (threading.Lock(), 1)]
 )
 def test_requests_are_batched_by_size_and_the_queue_is_bounded(turn, running):
-    model = Brightness(seconds=0.2)
+    model = Brightness()
     model.turn = turn
-    with serving(load=lambda _: Detector(model), limits=Limits(queue=12)) as address:
+    limits = Limits(queue=12)
+    with serving(load=lambda _: Detector(model), limits=limits, max_wait=0.3) as address:
         model.batches.clear()
+        model.may_end.clear()
         bodies = [encoded(i, size) for i in range(8) for size in ((40, 20), (20, 40))]
         with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            answers = list(
-                pool.map(lambda body: address.post("/v1/detect?threshold=0", body), bodies)
-            )
+            asked = [pool.submit(address.post, "/v1/detect?threshold=0", each) for each in bodies]
+            refused = list(itertools.islice(concurrent.futures.as_completed(asked), 4))
+            while model.running < running:
+                time.sleep(0.01)
+            model.may_end.set()
+            answers = [each.result() for each in asked]
     assert sum(model.batches) == 12 and max(model.batches) <= 4 and len(model.batches) < 9
     assert model.most_running == running
-    refused = [each for each in answers if each.status_code == 503]
-    assert len(refused) == 4 and refused[0].headers["Retry-After"] == "1"
+    assert {each.result().status_code for each in refused} == {503}
+    assert refused[0].result().headers["Retry-After"] == "1"
     for i, answer in enumerate(answers):
         if answer.status_code == 200:  # each has its own detections and size
             found = answer.json()
