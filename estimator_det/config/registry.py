@@ -71,6 +71,10 @@ class Registry(Generic[Maker]):
 
     def custom(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Decorator that enters a function of a plug-in as `custom { name: … }`."""
+        if not isinstance(name, str):
+            raise UsageError(
+                f'custom {self.kind}: the decorator needs a name, as in @….custom("my_name")'
+            )
         return self._customs.register(name)
 
     @functools.cached_property
@@ -80,7 +84,11 @@ class Registry(Generic[Maker]):
     def check_custom(self, config: custom_pb2.Custom, at: str) -> Iterator[Problem]:
         """Problems of a `Custom` message: its name, and its parameters."""
         if config.name not in self._customs:
-            yield error(f"{at}.name", *self._customs.refusal(config.name))
+            what, remedy = self._customs.refusal(config.name)
+            if config.name in self:
+                what = f"{config.name!r} is the name of a field, not of a plug-in"
+                remedy = f"set the field, or register a function by @….custom({config.name!r})"
+            yield error(f"{at}.name", what, remedy)
             return
         functions = {config.name: self._customs.get(config.name)}
         yield from plugins.check_parameters(

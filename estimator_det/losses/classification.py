@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Optional, Tuple, Union
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.errors import Problem, error
+from estimator_det.errors import Problem, UsageError, error
 from estimator_det.protos import losses_pb2
 
 
@@ -22,6 +22,17 @@ def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
     # Not a product, which would keep NaN and infinity of those images.
     per_image = tf.reshape(keep, [-1] + [1] * (rows.shape.rank - 1))
     return tf.where(per_image, rows, tf.zeros([], rows.dtype))
+
+
+def require_shape(name: str, losses: tf.Tensor, *allowed: tf.TensorShape) -> tf.Tensor:
+    """The losses of a plug-in, or UsageError if their static shape fits none of those allowed."""
+    if not any(shape.is_compatible_with(losses.shape) for shape in allowed):
+        expected = " or ".join(str(shape.as_list()) for shape in allowed)
+        raise UsageError(
+            f"custom loss {name!r} returns the shape {losses.shape}, not {expected}: return a "
+            "weighted loss of each anchor, and no sum"
+        )
+    return losses
 
 
 _LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -216,7 +227,13 @@ def dice(
 def make_classification_loss(config: losses_pb2.ClassificationLoss) -> ClassificationLoss:
     """Builds the loss of a `ClassificationLoss` message."""
     if config.HasField("custom"):
-        return ClassificationLoss(CLASSIFICATION_LOSSES.custom_function(config.custom))
+        function = CLASSIFICATION_LOSSES.custom_function(config.custom)
+
+        def entries(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+            losses = function(logits, targets, weights)
+            return require_shape(config.custom.name, losses, logits.shape, logits.shape[:-1])
+
+        return ClassificationLoss(entries)
     return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config))
 
 

@@ -272,7 +272,12 @@ def test_custom_functions_of_a_registry():
     assert re.search(r"custom.name: 'min' is not known.*'mine'.*--import", str(problem))
     with pytest.raises(UsageError, match="custom loss 'mine' is registered twice"):
         registry.custom("mine")(needs)
+    with pytest.raises(UsageError, match="custom loss: the decorator needs a name"):
+        registry.custom(needs)
     assert list(registry) == []
+    registry.register("min")(needs)
+    (problem,) = registry.check_custom(message, "custom")
+    assert re.search(r"'min' is the name of a field.*@….custom\('min'\)", str(problem))
 
 
 @pytest.mark.parametrize(

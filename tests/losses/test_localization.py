@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 from typing import Optional
 
 import numpy as np
@@ -7,8 +8,10 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
-from estimator_det.losses import localization
-from estimator_det.protos import losses_pb2
+from estimator_det.config.registry import Registry
+from estimator_det.errors import UsageError
+from estimator_det.losses import classification, localization
+from estimator_det.protos import custom_pb2, losses_pb2
 from tests.conftest import golden_component
 
 SETTINGS, ARRAYS = golden_component("losses")
@@ -48,6 +51,28 @@ def test_golden(name):
     )
     assert got.shape == [3, 20]
     np.testing.assert_allclose(got, ARRAYS[name].reshape(3, 20), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("losses", "shape", "message"),
+    [
+        (localization, (1, 2), ""),
+        (localization, (), r"loss 'mine' returns the shape \(\), not \[1, 2\]: return a weighted"),
+        (classification, (1, 2), ""),
+        (classification, (1, 2, 3), ""),
+        (classification, (2,), r"returns the shape \(2,\), not \[1, 2, 3\] or \[1, 2\]"),
+    ],
+)
+def test_shapes_of_plug_ins(monkeypatch, losses, shape, message):
+    kind = losses.__name__.rpartition(".")[2]
+    registry = Registry(kind)
+    registry.custom("mine")(lambda predictions, targets, weights: tf.zeros(shape))
+    monkeypatch.setattr(losses, f"{kind.upper()}_LOSSES", registry)
+    config = getattr(losses_pb2, f"{kind.title()}Loss")(custom=custom_pb2.Custom(name="mine"))
+    loss = getattr(losses, f"make_{kind}_loss")(config)
+    arguments = tf.zeros([1, 2, 3]), tf.zeros([1, 2, 3]), tf.zeros([1, 2])
+    with pytest.raises(UsageError, match=message) if message else contextlib.nullcontext():
+        assert loss(*arguments).shape == shape
 
 
 def test_hand_worked():
