@@ -100,7 +100,7 @@ def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationL
 
         def entries(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
             losses = function(predictions, targets, weights)
-            return require_shape(config.custom.name, losses, weights.shape)
+            return require_shape(config.custom.name, losses, weights.shape, predictions.shape)
 
         return LocalizationLoss(entries, on_boxes=getattr(function.func, "on_boxes", False))
     return LOCALIZATION_LOSSES.make_chosen(config)
