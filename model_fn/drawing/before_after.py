@@ -38,7 +38,7 @@ def find_step(text: str, configured: Sequence[Any]) -> Any:
     this name, or else the step with its defaults.
     """
     name, has_settings, settings = (part.strip() for part in text.partition(":"))
-    if name not in AUGMENTATIONS:
+    if name not in AUGMENTATIONS and name != "custom":  # a step of a plug-in
         what, remedy = AUGMENTATIONS.refusal(name)
         raise UsageError(f"augmentation {what}. Remedy: {remedy}")
     if not has_settings:

@@ -21,6 +21,8 @@ def test_find_step():
     assert before_after.find_step("mixup: alpha: 7", CONFIGURED).mixup.alpha == 7
     assert before_after.find_step("mixup:", CONFIGURED).mixup.alpha == 1.5
     assert before_after.find_step("mosaic", CONFIGURED).WhichOneof("preprocessing_step") == "mosaic"
+    plug_in = step('custom { name: "mine" }')
+    assert before_after.find_step("custom", [*CONFIGURED, plug_in]) == plug_in
     with pytest.raises(UsageError, match=r"did you mean 'mosaic'.*Supported: adjust_gamma"):
         before_after.find_step("mosaik", CONFIGURED)
     with pytest.raises(UsageError, match="settings of augmentation 'mixup'"):
