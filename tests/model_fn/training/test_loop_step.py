@@ -6,8 +6,6 @@ import json
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 from typing import Any, Dict, List
 
 import numpy as np
@@ -127,7 +125,7 @@ def _shared(arrays: Any, number: int) -> Any:
     return tf.nest.map_structure(lambda each: each[number * half : (number + 1) * half], arrays)
 
 
-def _compare(case: str, num_steps: int) -> Dict[str, Any]:
+def compare(case: str, num_steps: int) -> Dict[str, Any]:
     """Run in a process of its own: logical devices are made before TensorFlow starts."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     small_extractor.use(pytest.MonkeyPatch())
@@ -152,35 +150,24 @@ def _compare(case: str, num_steps: int) -> Dict[str, Any]:
     return _by_loop(strategy, config, [arrays, arrays], expected)
 
 
-def _start(cases: Dict[str, int], **environment: str) -> subprocess.Popen[str]:
-    code = (
-        "from estimator_det.compat import tf\n"
-        "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
-        " [tf.config.LogicalDeviceConfiguration()] * 2)\n"
-        "import json\n"
-        f"from {__name__} import _compare\n"
-        f"print(json.dumps({{case: _compare(case, n) for case, n in {cases}.items()}}))"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        cwd=pathlib.Path(__file__).parents[3],
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def _start(forker: Any, file: pathlib.Path, cases: Dict[str, int], **environment: str) -> Any:
+    """Writes the differences of each case, by the number of steps."""
+    return forker.program(f"""
+import json, os, pathlib
+from estimator_det.compat import tf
+os.environ.update({environment})
+(device,) = tf.config.list_physical_devices("CPU")
+tf.config.set_logical_device_configuration(device, [tf.config.LogicalDeviceConfiguration()] * 2)
+from {__name__} import compare
+found = {{case: compare(case, num_steps) for case, num_steps in {cases}.items()}}
+pathlib.Path({str(file)!r}).write_text(json.dumps(found))
+""")
 
 
-def _result(process: subprocess.Popen[str]) -> Dict[str, Any]:
-    out, errors = process.communicate()
-    assert process.returncode == 0, errors[-3000:]
-    found: Dict[str, Any] = json.loads(out.splitlines()[-1])
+def _result(run: Any, file: pathlib.Path) -> Dict[str, Any]:
+    assert run.wait() == 0, run.output()
+    found: Dict[str, Any] = json.loads(file.read_text())
     return found
-
-
-def _run(cases: Dict[str, int]) -> Dict[str, Any]:
-    """The differences of each case, by the number of steps."""
-    return _result(_start(cases))
 
 
 def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> None:
@@ -197,8 +184,9 @@ def test_a_batch_without_boxes_is_trained_on():
     _assert_equal(_by_loop(strategy, config, [arrays], expected, 2), 1, 1e-5)
 
 
-def test_replicas_keep_their_own_statistics():
-    found = _run({"updates": 2})["updates"]
+def test_replicas_keep_their_own_statistics(forker, tmp_path):
+    file = tmp_path / "found"
+    found = _result(_start(forker, file, {"updates": 2}), file)["updates"]
     # Statistics of two images magnify the order of summation.
     _assert_equal(found, 2, 1e-3)
     moved, total = found["moved"]
@@ -206,24 +194,23 @@ def test_replicas_keep_their_own_statistics():
 
 
 @pytest.mark.exhaustive
-def test_twenty_steps():
-    for found in _run({"replicas": 20, "parts": 20, "images": 20}).values():
+def test_twenty_steps(forker, tmp_path):
+    file = tmp_path / "found"
+    run = _start(forker, file, {"replicas": 20, "parts": 20, "images": 20})
+    for found in _result(run, file).values():
         _assert_equal(found, 20, 1e-5)
 
 
 @pytest.mark.exhaustive
-def test_two_workers():
+def test_two_workers(forker, tmp_path):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     chief, worker = (f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
     for each in sockets:
         each.close()
     cluster = {"chief": [chief], "worker": [worker]}
-    started = [
-        _start(
-            {"workers": 20},
-            TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}}),
-        )
-        for job in cluster
-    ]
-    for process in started:
-        _assert_equal(_result(process)["workers"], 20, 1e-5)
+    started = {}
+    for job in cluster:
+        task = json.dumps({"cluster": cluster, "task": {"type": job, "index": 0}})
+        started[job] = _start(forker, tmp_path / job, {"workers": 20}, TF_CONFIG=task)
+    for job, run in started.items():
+        _assert_equal(_result(run, tmp_path / job)["workers"], 20, 1e-5)
