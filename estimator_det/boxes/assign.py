@@ -15,7 +15,7 @@ class Targets(NamedTuple):
     """Values that each anchor should predict, with their weights in the loss."""
 
     class_targets: tf.Tensor  # float32 [B, A, C]
-    class_weights: tf.Tensor  # float32 [B, A, C]
+    class_weights: tf.Tensor  # float32 [B, A, C], or [B, A, 1] if all classes have the same
     box_targets: tf.Tensor  # float32 [B, A, code_size], zeros for anchors without a match
     box_weights: tf.Tensor  # float32 [B, A]
     matches: tf.Tensor  # int32 [B, A]: groundtruth row, UNMATCHED or IGNORED
@@ -99,10 +99,9 @@ class TargetAssigner:
 
         match = tf.expand_dims(matches, -1)
         is_matched = match >= 0
-        class_weight = tf.where(tf.equal(match, IGNORED), 0.0, weight)
         return Targets(
             class_targets=class_targets,
-            class_weights=tf.broadcast_to(class_weight, tf.shape(class_targets)),
+            class_weights=tf.where(tf.equal(match, IGNORED), 0.0, weight),
             box_targets=tf.where(is_matched, codes, 0.0),
             box_weights=tf.squeeze(tf.where(is_matched, weight, 0.0), -1),
             matches=matches,
