@@ -31,7 +31,7 @@ def with_static_shapes(model: model_pb2.DetectionModel) -> model_pb2.DetectionMo
     static = copy.deepcopy(model)
     if static.HasField("ssd"):
         static.ssd.post_processing.batch_non_max_suppression.static_kernel = True
-    elif static.center_net.HasField("post_processing"):
+    elif static.center_net.post_processing.HasField("batch_non_max_suppression"):
         static.center_net.post_processing.batch_non_max_suppression.static_kernel = True
     elif static.HasField("faster_rcnn"):
         static.faster_rcnn.use_static_shapes = True
@@ -69,7 +69,7 @@ class FinalScores(NamedTuple):
 
 
 def final_scores(model: model_pb2.DetectionModel) -> Optional[FinalScores]:
-    """The final scores of a `DetectionModel`; None if it has no classes, or no post-processing."""
+    """The final scores of a `DetectionModel`; None if they are not those of its classes."""
     kind = model.WhichOneof("model")
     if kind == "ssd":
         ssd = model.ssd
@@ -78,4 +78,7 @@ def final_scores(model: model_pb2.DetectionModel) -> Optional[FinalScores]:
     if kind == "faster_rcnn" and model.faster_rcnn.number_of_stages != 1:
         path = "model.faster_rcnn.second_stage_post_processing"
         return FinalScores(path, model.faster_rcnn.second_stage_post_processing, 1)
+    tasks = model.center_net.keypoint_estimation_task
+    if kind == "center_net" and not any(task.rescore_instances for task in tasks):
+        return FinalScores("model.center_net.post_processing", model.center_net.post_processing, 0)
     return None

@@ -23,9 +23,9 @@ def score_threshold_field(model: model_pb2.DetectionModel) -> str:
     Empty if no field does, as in a CenterNet without `post_processing`.
     """
     if model.HasField("center_net"):
-        has_field = model.center_net.HasField("post_processing")
-        nms = "model.center_net.post_processing.batch_non_max_suppression"
-        return f"{nms}.score_threshold" if has_field else ""
+        nms = "batch_non_max_suppression"
+        has_nms = model.center_net.post_processing.HasField(nms)
+        return f"model.center_net.post_processing.{nms}.score_threshold" if has_nms else ""
     if not model.HasField("faster_rcnn"):
         return "model.ssd.post_processing.batch_non_max_suppression.score_threshold"
     if model.faster_rcnn.number_of_stages == 1:

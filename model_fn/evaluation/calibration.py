@@ -90,8 +90,8 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
         raise ConfigError.at(
             f"model.{pipeline_config.model.WhichOneof('model')}",
             "has no class scores that a calibration_config could change",
-            "calibrate an ssd, or a faster_rcnn with number_of_stages of 2 or 3; thresholds of "
-            "`detect --threshold auto` need no calibration",
+            "calibrate an ssd, a faster_rcnn with number_of_stages of 2 or 3, or a center_net "
+            "without rescore_instances; thresholds of `detect --threshold auto` need no calibration",
         )
     FITS.get(kind)
     config, path = scores.post_processing, scores.path

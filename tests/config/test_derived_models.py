@@ -31,6 +31,7 @@ def _model(text: str) -> model_pb2.DetectionModel:
             "model.faster_rcnn.second_stage_post_processing",
             3,
         ),
+        ("center_net {}", "model.center_net.post_processing", 2),
     ],
 )
 def test_place_and_columns(text, path, column):
@@ -38,7 +39,14 @@ def test_place_and_columns(text, path, column):
     assert (found.path, found.column_of(3)) == (path, column)
 
 
-@pytest.mark.parametrize("text", ["", "faster_rcnn { number_of_stages: 1 }", "center_net {}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "faster_rcnn { number_of_stages: 1 }",
+        "center_net { keypoint_estimation_task { rescore_instances: true } }",
+    ],
+)
 def test_models_without_class_scores(text):
     assert final_scores(_model(text)) is None
 
@@ -54,6 +62,7 @@ def test_fingerprint():
 
 
 SUPPRESSION = "batch_non_max_suppression { static_kernel: true }"
+CENTER_NET = f"center_net {{ post_processing {{ {SUPPRESSION} }} }}"
 TWO_STAGES = "use_static_shapes: true use_static_shapes_for_eval: true second_stage_post_processing"
 
 
@@ -63,6 +72,7 @@ TWO_STAGES = "use_static_shapes: true use_static_shapes_for_eval: true second_st
         ("ssd {}", f"ssd {{ post_processing {{ {SUPPRESSION} }} }}"),
         ("faster_rcnn {}", f"faster_rcnn {{ {TWO_STAGES} {{ {SUPPRESSION} }} }}"),
         ("", ""),
+        ("center_net { post_processing { calibration_config {} } }",) * 2,
     ],
 )
 def test_every_switch_is_on_and_nothing_else_changes(given, wanted):
@@ -79,7 +89,7 @@ def test_every_switch_is_on_and_nothing_else_changes(given, wanted):
         ("faster_rcnn {}", "second_stage_post_processing", "score_threshold"),
         ("faster_rcnn { number_of_stages: 3 }", "second_stage_post_processing", "score_threshold"),
         ("faster_rcnn { number_of_stages: 1 }", "", "first_stage_nms_score_threshold"),
-        ("center_net { post_processing {} }", "post_processing", "score_threshold"),
+        (CENTER_NET, "post_processing", "score_threshold"),
     ],
 )
 def test_field_of_the_score_threshold(text, message, field):

@@ -198,6 +198,25 @@ def test_overlapping_objects_are_suppressed_only_if_the_configuration_says_so():
     np.testing.assert_allclose(figure, POINTS[0], atol=1e-5)
 
 
+def test_scores_are_calibrated_class_by_class():
+    text = """post_processing { calibration_config { class_id_sigmoid_calibrations {
+        class_id_sigmoid_parameters_map { key: 1 value { a: -10 b: 5 } } } } }"""
+    results = []
+    for each in ("", text):
+        with tf.Graph().as_default():
+            detector, maps = perfect(small_config(each), BOXES, [0, 1], POINTS)
+            (logits,) = maps["object_center"]
+            maps["object_center"] = (tf.where(logits > 0.0, logits, -200.0),)
+            results.append(run(detector.postprocess(predictions_of(detector, maps)).to_dict()))
+    plain, found = results
+    assert sorted(plain["detection_classes"][0][:2]) == [0, 1]
+    calibrated = np.where(found["detection_classes"][0] == 1, 1 / (1 + np.exp(5 - 9)), 0.9)
+    expected = np.where(plain["detection_scores"] > 0.0, calibrated, 0.0)
+    np.testing.assert_allclose(found["detection_scores"], expected, rtol=1e-5)
+    assert found["num_detections"] == plain["num_detections"] == 2
+    np.testing.assert_array_equal(found["detection_boxes"], plain["detection_boxes"])
+
+
 def test_keypoints_that_are_moved_into_the_image_have_no_score():
     points = [[-0.1, 0.3], *POINTS[0][1:]]
     options = {"clip_out_of_frame_keypoints": True, "rescore_instances": True}

@@ -13,6 +13,7 @@ from estimator_det.boxes import geometry
 from estimator_det.boxes.heatmaps import Pixels
 from estimator_det.boxes.nms.kernels import NmsOptions
 from estimator_det.boxes.nms.multiclass import make_nms_options, multiclass_nms
+from estimator_det.boxes.score_conversion import check_class_ids
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.rules import rules
@@ -270,8 +271,10 @@ def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Pro
     )
     if config.HasField("post_processing"):
         field = f"{at}.post_processing"
-        yield from check_parts(config.post_processing, field, ("batch_non_max_suppression",))
-        unused = ("score_converter", "logit_scale", "calibration_config")
+        if not config.post_processing.HasField("calibration_config"):
+            yield from check_parts(config.post_processing, field, ("batch_non_max_suppression",))
+        yield from check_class_ids(config.post_processing, config.num_classes, field)
+        unused = ("score_converter", "logit_scale")
         for name in non_default_fields(config.post_processing, unused):
             yield no_effect(f"{field}.{name}", "scores of center_net are those of its heatmaps")
     yield from check_parts(
@@ -348,6 +351,6 @@ def make_center_net(config: center_net_pb2.CenterNet, is_training: bool) -> Cent
         objects=make_object_task(config),
         keypoints=make_keypoint_tasks(config),
         nms=make_nms_options(config.post_processing.batch_non_max_suppression)
-        if config.HasField("post_processing")
+        if config.post_processing.HasField("batch_non_max_suppression")
         else None,
     )

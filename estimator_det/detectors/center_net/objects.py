@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Optional, Tuple
 
 from estimator_det.boxes import geometry
 from estimator_det.boxes.heatmaps import (
@@ -14,6 +14,7 @@ from estimator_det.boxes.heatmaps import (
     top_pixels,
     values_at,
 )
+from estimator_det.boxes.score_conversion import CALIBRATIONS, ScoreFunction
 from estimator_det.compat import tf
 from estimator_det.detectors.base import Losses
 from estimator_det.detectors.center_net.heads import (
@@ -46,6 +47,8 @@ class ObjectTask:
     max_boxes: int  # detections of an image
     window: int  # pixels of the window that a peak is the largest value of
     uses_labeled_classes: bool = False  # classes that an image is not labelled for have no loss
+    # Class logits [B, N, K] of centers -> their calibrated scores; None: no calibration.
+    calibrate: Optional[ScoreFunction] = None
 
     def loss(self, maps: HeadMaps, scene: Scene) -> Losses:
         """Computes the three terms; all are divided by the number of boxes of the batch."""
@@ -79,7 +82,7 @@ class ObjectTask:
         return Losses(terms, {}, dict.fromkeys(terms, count))
 
     def detect(self, maps: HeadMaps, true_shapes: tf.Tensor) -> Tuple[Pixels, tf.Tensor, tf.Tensor]:
-        """Finds centers by falling score, boxes [B, N, 4] in pixels, class scores [B, N, K].
+        """Finds centers by falling score before calibration, boxes [B, N, 4] in pixels, class scores [B, N, K].
 
         Boxes are cut to the map.
         """
@@ -99,12 +102,19 @@ class ObjectTask:
         )
         window = tf.cast(tf.stack([0, 0, height, width]), tf.float32)
         boxes = geometry.clip_to_window(boxes, window)
-        return peaks, boxes, values_at(scores, peaks.y, peaks.x)
+        class_scores = values_at(scores, peaks.y, peaks.x)
+        if self.calibrate is not None:
+            # Of the peaks only: on the heatmap, scores may become equal, and have no peak.
+            class_scores = self.calibrate(values_at(maps[CENTER][-1], peaks.y, peaks.x))
+            own_scores = tf.gather(class_scores, peaks.channels, batch_dims=2)
+            peaks = peaks._replace(values=tf.where(peaks.values > 0.0, own_scores, 0.0))
+        return peaks, boxes, class_scores
 
 
 def make_object_task(config: center_net_pb2.CenterNet) -> ObjectTask:
     """Builds the task of a `CenterNet` message."""
     center, task = config.object_center_params, config.object_detection_task
+    calibration = config.post_processing.calibration_config
     depthwise = config.use_depthwise
     weight = task.task_loss_weight
     return ObjectTask(
@@ -128,4 +138,7 @@ def make_object_task(config: center_net_pb2.CenterNet) -> ObjectTask:
         max_boxes=center.max_box_predictions,
         window=center.peak_max_pool_kernel_size,
         uses_labeled_classes=center.use_labeled_classes,
+        calibrate=CALIBRATIONS.make_chosen(calibration, tf.sigmoid)
+        if config.post_processing.HasField("calibration_config")
+        else None,
     )

@@ -183,9 +183,9 @@ def test_models_that_are_refused(kind, text, message):
         calibration.scores_of(pipeline_of(text), kind)
 
 
-def test_scores_of_heatmaps_are_refused():
+def test_scores_that_keypoints_change_are_refused():
     config = pipeline_pb2.TrainEvalPipelineConfig()
-    config.model.center_net.SetInParent()
+    config.model.center_net.keypoint_estimation_task.add(rescore_instances=True)
     message = r"model\.center_net: has no class scores .*`detect --threshold auto`"
     with pytest.raises(UsageError, match=message):
         calibration.scores_of(config, "sigmoid_calibration")
