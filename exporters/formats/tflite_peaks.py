@@ -23,7 +23,8 @@ def check_peaks(config: center_net_pb2.CenterNet, options: ExportOptions) -> Non
     if config.HasField("post_processing"):
         raise UsageError(
             "--format tflite: model.center_net.post_processing: is set, and TFLite has no such "
-            "suppression and calibration; export another format, or --set model.center_net.post_processing=null"
+            "suppression or calibration; export another format, or "
+            "--set model.center_net.post_processing=null"
         )
     if options.tflite != TfliteOptions():
         raise UsageError(

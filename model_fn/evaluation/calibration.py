@@ -91,7 +91,8 @@ def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) 
             f"model.{pipeline_config.model.WhichOneof('model')}",
             "has no class scores that a calibration_config could change",
             "calibrate an ssd, a faster_rcnn with number_of_stages of 2 or 3, or a center_net "
-            "without rescore_instances; thresholds of `detect --threshold auto` need no calibration",
+            "without rescore_instances; thresholds of `detect --threshold auto` need no "
+            "calibration",
         )
     FITS.get(kind)
     config, path = scores.post_processing, scores.path
