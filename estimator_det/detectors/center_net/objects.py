@@ -82,9 +82,9 @@ class ObjectTask:
         return Losses(terms, {}, dict.fromkeys(terms, count))
 
     def detect(self, maps: HeadMaps, true_shapes: tf.Tensor) -> Tuple[Pixels, tf.Tensor, tf.Tensor]:
-        """Finds centers by falling score before calibration, boxes [B, N, 4] in pixels, class scores [B, N, K].
+        """Finds centers by falling score, boxes [B, N, 4] in pixels, class scores [B, N, K].
 
-        Boxes are cut to the map.
+        Boxes are cut to the map. The order is by scores before calibration.
         """
         scores = tf.sigmoid(maps[CENTER][-1])
         height, width = height_and_width(scores)
