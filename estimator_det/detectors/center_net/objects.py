@@ -104,7 +104,7 @@ class ObjectTask:
         boxes = geometry.clip_to_window(boxes, window)
         class_scores = values_at(scores, peaks.y, peaks.x)
         if self.calibrate is not None:
-            # Of the peaks only: on the heatmap, scores may become equal, and have no peak.
+            # After the search: calibrated neighbours on the heatmap may be equal.
             class_scores = self.calibrate(values_at(maps[CENTER][-1], peaks.y, peaks.x))
             own_scores = tf.gather(class_scores, peaks.channels, batch_dims=2)
             peaks = peaks._replace(values=tf.where(peaks.values > 0.0, own_scores, 0.0))
