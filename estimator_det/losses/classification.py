@@ -120,7 +120,6 @@ def sigmoid_focal(
     if alpha is not None:
         weights *= (2.0 * alpha - 1.0) * targets + (1.0 - alpha)
 
-    @tf.custom_gradient
     def focal(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> Any:
         # One tensor of the logits of EfficientDet D0 has 70 MB at batch 4. TensorFlow's gradient
         # keeps twice as many of them.
@@ -135,7 +134,7 @@ def sigmoid_focal(
         slope *= factor
         return factor * misses * entropy, lambda upstream: (upstream * slope, None, None)
 
-    return focal(logits, targets, weights)
+    return tf.custom_gradient(focal)(logits, targets, weights)
 
 
 def softmax_cross_entropy(
