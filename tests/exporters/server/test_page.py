@@ -39,12 +39,12 @@ def test_a_visit(photos, tmp_path, width, height, dark):
         page.open(f"{address.url}/", width, height, dark)
         page.choose("#files", photos / "bright.png", photos / "dark.png")
         page.wait("document.querySelectorAll('#thumbs button').length === 2")
-        assert page.run(MESSAGE) == "dark.png: 0 detections"
+        assert page.run(MESSAGE) == "dark.png: 0 of 2 detections"
         requests = page.run("performance.getEntriesByType('resource').length")
         slide(page, 0.3)
         assert page.run(ROWS) == 1
         slide(page, 0.2)
-        assert page.run(ROWS) == 2
+        assert page.run(ROWS) == 2 and page.run(MESSAGE) == "dark.png: 2 detections"
         page.run("document.querySelector('#classes input').click()")
         assert page.run(ROWS) == 1
         assert page.run("performance.getEntriesByType('resource').length") == requests
