@@ -9,14 +9,15 @@ import functools
 import glob
 import importlib
 import importlib.util
+import io
 import logging
 import math
 import os
-import pathlib
 import queue
-import tempfile
 import threading
 from typing import Any, Callable, Mapping, Optional
+
+from PIL import Image
 
 from estimator_det.compat import tf1
 from estimator_det.config import text
@@ -108,15 +109,12 @@ class MlflowHook(Hook):
     def _log_pictures(self, folder: str) -> None:
         for path in sorted(glob.glob(os.path.join(glob.escape(folder), "eval_*", "events.*"))):
             place = f"pictures/{os.path.basename(os.path.dirname(path))}"
-            for event in filter(
-                lambda event: self._is_new(event.step), tf1.train.summary_iterator(path)
-            ):
-                for value in (value for value in event.summary.value if value.HasField("image")):
-                    name = f"{event.step:08d} {_allowed(value.tag).replace('/', ' ')}.png"
-                    with tempfile.TemporaryDirectory() as scratch:
-                        picture = pathlib.Path(scratch, name)
-                        picture.write_bytes(value.image.encoded_image_string)
-                        self._mlflow.log_artifact(str(picture), place)
+            for event in tf1.train.summary_iterator(path):
+                for value in event.summary.value if self._is_new(event.step) else ():
+                    if value.HasField("image"):
+                        name = f"{event.step:08d} {_allowed(value.tag).replace('/', ' ')}.png"
+                        picture = Image.open(io.BytesIO(value.image.encoded_image_string))
+                        self._mlflow.log_image(picture, f"{place}/{name}")
 
     def _is_new(self, step: int) -> bool:
         """False for evaluations that an earlier process of the run has sent."""
