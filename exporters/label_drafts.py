@@ -47,17 +47,14 @@ class AnnotationWriter:
 
     def add(self, path: str, detections: Detections) -> None:
         """Adds an image file and its detections, which may be none."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Writes what is written once for all images."""
-
-    def add_keypoint_names(self, detections: Detections) -> None:
-        """Adds the names of the keypoints of the classes that have some."""
+        self.class_names.update(zip(detections.classes.tolist(), detections.names))
         if detections.keypoints is not None:
             has_some = detections.is_keypoint().any(axis=1)
             for class_id in detections.classes[has_some].tolist():
                 self.keypoints[class_id] = _keypoint_names(detections)
+
+    def close(self) -> None:
+        """Writes what is written once for all images."""
 
     def name(self, path: str) -> str:
         """The name of an image relative to the folder of all images."""
@@ -99,6 +96,7 @@ class Coco(AnnotationWriter):
         self._skeleton = NO_SKELETON
 
     def add(self, path: str, detections: Detections) -> None:
+        super().add(path, detections)
         number, (height, width) = len(self._images) + 1, detections.image_size
         image = {"id": number, "file_name": self.name(path), "height": height, "width": width}
         self._images.append(image)
@@ -108,9 +106,7 @@ class Coco(AnnotationWriter):
             if count := sum(seen > 0 for seen in entry.get("keypoints", ())[2::3]):
                 entry["num_keypoints"] = count
             self._annotations.append({**identity, **area, **entry})
-        self.add_keypoint_names(detections)
         self._skeleton = detections.skeleton
-        self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
         lines = [[start + 1, end + 1] for start, end in self._skeleton.edges]  # from 1
@@ -169,6 +165,7 @@ class Yolo(AnnotationWriter):
         self._num_keypoints = 0
 
     def add(self, path: str, detections: Detections) -> None:
+        super().add(path, detections)
         lines = []
         points = np.zeros([len(detections), 0])
         if detections.keypoints is not None:
@@ -176,14 +173,12 @@ class Yolo(AnnotationWriter):
             pixels, has_point = detections.keypoints_in_pixels()
             fractions = pixels / detections.image_size[::-1]
             points = np.concatenate([fractions, 2 * has_point[..., np.newaxis]], axis=2)
-        for class_id, name, box, row in zip(
+        for class_id, box, row in zip(
             detections.classes.tolist(),
-            detections.names,
             detections.normalized_boxes.tolist(),
             points.reshape(len(detections), -1).tolist(),
         ):
             position = self._positions.setdefault(class_id, len(self._positions))
-            self.class_names[class_id] = name
             top, left, bottom, right = box
             sides = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
             numbers = (f"{number:.6f}" for number in (*sides, *row))
@@ -235,12 +230,11 @@ class RecordDrafts(AnnotationWriter):
         self._writer = tf.io.TFRecordWriter(os.path.join(folder, "detections.record"))
 
     def add(self, path: str, detections: Detections) -> None:
+        super().add(path, detections)
         with open(path, "rb") as file:
             encoded = file.read()
         record = make_record(self.name(path), encoded, read_image(path), detections)
         self._writer.write(record.SerializeToString())
-        self.add_keypoint_names(detections)
-        self.class_names.update(zip(detections.classes.tolist(), detections.names))
 
     def close(self) -> None:
         self._writer.close()

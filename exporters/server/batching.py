@@ -47,7 +47,7 @@ class Batcher:
         detector: Detector,
         max_batch: int,
         max_wait: float,
-        count_batch: Callable[[int], None] = lambda _: None,
+        count_batch: Callable[[int], None],
     ) -> None:
         self._detector, self._max_batch, self._max_wait = detector, max_batch, max_wait
         self._count_batch = count_batch

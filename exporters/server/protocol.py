@@ -48,7 +48,7 @@ class PredictRequest(NamedTuple):
     is_by_column: bool  # by "inputs", whose answer has "outputs"; else by "instances"
 
 
-def parse_predict(body: bytes, signatures: Sequence[str] = SIGNATURES) -> PredictRequest:
+def parse_predict(body: bytes) -> PredictRequest:
     """Reads `{"instances": [{"b64": …}]}` or `{"inputs": …}`; an image may be pixels, too.
 
     Raises:
@@ -58,9 +58,9 @@ def parse_predict(body: bytes, signatures: Sequence[str] = SIGNATURES) -> Predic
     if not isinstance(document, dict) or len({"instances", "inputs"} & set(document)) != 1:
         raise bad_request('the body must be a JSON object with either "instances" or "inputs"')
     signature = document.get("signature_name") or SERVING_DEFAULT
-    if signature not in signatures:
+    if signature not in SIGNATURES:
         raise bad_request(
-            f"the model has no signature {_shown(signature)}; it has {', '.join(signatures)}"
+            f"the model has no signature {_shown(signature)}; it has {', '.join(SIGNATURES)}"
         )
     is_by_column = "inputs" in document
     values = _without_key(document["inputs" if is_by_column else "instances"])

@@ -43,8 +43,8 @@ class ModelVersions:
 
     Args:
         path: An export, a folder of numbered versions, or the folder of a run.
-        load: Makes the detector of a path.
         make_batcher: Makes what runs a detector.
+        load: Makes the detector of a path.
 
     Raises:
         RunError: if there is no version, or the newest one does not load.
@@ -55,7 +55,7 @@ class ModelVersions:
         self,
         path: str,
         make_batcher: Callable[[Detector], Batcher],
-        load: Callable[[str], Detector] = Detector,
+        load: Callable[[str], Detector],
     ) -> None:
         self._load, self._make_batcher = load, make_batcher
         self._folder = served_folder(path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "Runs an exported detector on images and videos and draws the detections"
 AUTO = "auto"
+DRAFT_FORMATS = ("coco", "pascal_voc", "yolo", "labelme", "tfrecord")
 MOST_PRINTED = 10  # detections in the line of an image; detections.jsonl has all
 EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--save_annotations",
-        choices=("coco", "pascal_voc", "yolo", "labelme", "tfrecord"),
+        choices=DRAFT_FORMATS,
         metavar="FORMAT",
         help="also write the detections as drafts of labels to annotations/ in output_dir: "
         "%(choices)s",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, cast
 from estimator_det.console import printing
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, positive, print_report
-from estimator_det.programs.verbs.detect import AUTO, score_or_auto
+from estimator_det.programs.verbs.detect import AUTO, DRAFT_FORMATS, score_or_auto
 
 if TYPE_CHECKING:
     from exporters import Detections, Detector
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, score_or_auto, {"--threshold SCORE": text}, default=AUTO)
     parser.add_argument(
         "--save_annotations",
-        choices=("coco", "pascal_voc", "yolo", "labelme", "tfrecord"),
+        choices=DRAFT_FORMATS,
         metavar="FORMAT",
         default="coco",
         help="format of the drafts: %(choices)s (default: %(default)s)",
