@@ -128,7 +128,7 @@ class Server:
         return Starlette(
             routes=routes,
             middleware=[hosts] if host in LOOPBACK else [],
-            exception_handlers={HTTPException: _of_starlette},
+            exception_handlers={HTTPException: self._of_starlette},
         )
 
     def close(self) -> None:
@@ -343,6 +343,14 @@ class Server:
             raise Refused(503, "overloaded", "too many pixels wait", _RETRY_AFTER) from None
         return size, version, future
 
+    async def _of_starlette(self, request: Request, error: Exception) -> Response:
+        """The answer to an unknown path or method."""
+        assert isinstance(error, HTTPException)
+        text = error.detail
+        if error.status_code == 404:
+            text = f"there is no {plain(request.url.path)}; the model is /v1/models/{self._name}"
+        return JSONResponse({"error": text}, error.status_code, error.headers)
+
     async def _in_pool(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
 
@@ -351,12 +359,6 @@ def _error(refused: Refused) -> Response:
     wait = refused.retry_after
     headers = {} if wait is None else {"Retry-After": str(wait)}
     return JSONResponse({"error": refused.text}, refused.status, headers)
-
-
-async def _of_starlette(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods."""
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
 def _score(text: str) -> float:

@@ -113,7 +113,7 @@ BAD = [
         "has no signature 'other'; it has serving_default",
     ),
     ("/v1/models/detector/versions/2:predict", b"{}", 404, "Specific(detector, 2); version 1"),
-    ("/v1/models/other:predict", b"{}", 404, "Not Found"),
+    ("/v1/models/other:predict", b"{}", 404, "other:predict; the model is /v1/models/detector"),
 ]
 
 
