@@ -33,15 +33,3 @@ def stored(prefix: Union[str, os.PathLike]) -> Dict[str, np.ndarray]:
     """The variables of a checkpoint."""
     reader = tf1.train.load_checkpoint(str(prefix))
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
-def assert_same_variables(
-    found: Dict[str, np.ndarray],
-    expected: Dict[str, np.ndarray],
-    rtol: float = 1e-5,
-    atol: float = 1e-6,
-) -> None:
-    """Compares all variables of two trainings."""
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol, atol, err_msg=name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, List, Mapping, NamedTuple
+from typing import Any, List, NamedTuple
 
 import numpy as np
 import pytest
@@ -129,12 +129,6 @@ def _direct(trained: Trained, images: np.ndarray) -> Any:
 def _statistics() -> List[Any]:
     trainable = {v.name for v in tf1.trainable_variables()}
     return [v for v in tf1.global_variables() if v.name not in trainable]
-
-
-def assert_same(outputs: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    assert set(outputs) == set(expected)
-    for key, value in expected.items():
-        np.testing.assert_allclose(outputs[key], value, rtol=1e-4, atol=1e-5, err_msg=key)
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,4 @@
+import functools
 import logging
 import pathlib
 import shutil
@@ -15,13 +16,14 @@ from exporters import export_saved_model
 from inputs.datasets import writer
 from inputs.serving import INPUT_TYPES
 from model_fn.serving import saved_model as served
-from tests.checkpoints import assert_same_variables, stored
-from tests.exporters.conftest import assert_same
+from tests.arrays import assert_same
+from tests.checkpoints import stored
 from tests.inputs.examples import example
 from tests.model_fn.serving.requests import read_requests
 
 MAX_DETECTIONS = 20
 NUM_SCORES = 5  # four classes and background
+assert_alike = functools.partial(assert_same, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +86,7 @@ def test_signature_names_dtypes_and_shapes(exported):
 def test_exported_checkpoint_is_the_trained_one(exported, trained):
     expected = stored(trained.checkpoint)
     del expected["global_step"]
-    assert_same_variables(stored(exported / "model.ckpt"), expected, rtol=0, atol=0)
+    assert_same(stored(exported / "model.ckpt"), expected, rtol=0, atol=0)
 
 
 def test_all_input_types_agree(loaded_all, pictures, expected):
@@ -105,7 +107,7 @@ def test_all_input_types_agree(loaded_all, pictures, expected):
     }
     for name, feed in feeds.items():
         outputs = signatures_by_name[name](inputs=feed)
-        assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
+        assert_alike({key: value.numpy() for key, value in outputs.items()}, expected)
 
 
 def _nodes(folder):
@@ -140,7 +142,7 @@ def test_trainable_has_the_variables_of_the_checkpoint(
     assert found == checkpoint.get_variable_to_shape_map()
     assert {f"{name}:0" for name in found} == {one.name for one in loaded_trainable.variables}
     outputs = loaded_trainable.signatures["serving_default"](inputs=tf.constant(pictures))
-    assert_same({key: value.numpy() for key, value in outputs.items()}, expected)
+    assert_alike({key: value.numpy() for key, value in outputs.items()}, expected)
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("all", [1]), ("trainable", [1, 2, 3])])
@@ -228,6 +230,6 @@ def test_served_by_a_process_that_has_only_tensorflow(exported, pictures, expect
     )
     for path in (f"{data}.npz", f"{data}.session.npz"):
         outputs = dict(np.load(path))
-        assert_same(outputs, expected)
+        assert_alike(outputs, expected)
         scores = np.abs(outputs["detection_scores"] - expected["detection_scores"])
         assert scores.max() < 1e-5

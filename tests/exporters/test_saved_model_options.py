@@ -15,7 +15,8 @@ from exporters.formats.saved_model import SavedModelDetector
 from exporters.network import ExportOptions
 from inputs import machine
 from inputs.datasets import writer
-from tests.checkpoints import assert_same_variables, stored
+from tests.arrays import assert_same
+from tests.checkpoints import stored
 from tests.exporters.conftest import NAMES, save_checkpoint, small_config
 from tests.inputs.examples import encoded, example
 
@@ -172,7 +173,7 @@ def test_moving_averages_become_the_weights(trained, exported, tmp_path):
     written = export_saved_model(config, prefix, str(tmp_path / "out"))
     plain = stored(exported / "model.ckpt")
     assert all(np.isfinite(value).all() for value in plain.values())
-    assert_same_variables(stored(written.checkpoint), plain, rtol=0, atol=0)
+    assert_same(stored(written.checkpoint), plain, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import normalization
 from estimator_det.nets.normalization import batch_norm, sync_batch_norm
-from tests.checkpoints import assert_same_variables
+from tests.arrays import assert_same
 
 SETTINGS = {"decay": 0.8, "center": True, "scale": True, "epsilon": 0.01}
 INPUTS = np.random.default_rng(0).normal(3.0, 2.0, (2, 5, 5, 4)).astype(np.float32)
@@ -41,7 +41,7 @@ def test_equals_tf_slim(layer, collections, is_training, scale):
     }
     ours = one_step(layer, INPUTS, **settings)
     theirs = one_step(slim.batch_norm, INPUTS, **settings)
-    assert_same_variables(ours, theirs, atol=1e-5)
+    assert_same(ours, theirs, atol=1e-5)
     assert ours["num_updates"] == (2 if is_training and collections else 0)
 
 
@@ -87,7 +87,7 @@ def test_replicas_outside_training_take_their_averages(monkeypatch):
     monkeypatch.setattr(tf1.tpu, "cross_replica_sum", lambda local: local + local)
     together = one_step(sync_batch_norm, INPUTS, **settings)
     assert together["num_updates"] == 0
-    assert_same_variables(together, alone, rtol=0, atol=0)
+    assert_same(together, alone, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(tf.float32, 1e-4), (tf.bfloat16, 2e-2)])
@@ -164,7 +164,7 @@ def test_folded_into_a_convolution(settings):
     (plain, one), (folded, none) = (convolved(folds, **settings) for folds in (False, True))
     assert (one, none) == (1, 0)
     assert set(plain) == {"outputs", "conv/weights", "conv/BatchNorm/beta", "conv/BatchNorm/gamma"}
-    assert_same_variables(folded, plain, rtol=1e-4, atol=0)
+    assert_same(folded, plain, rtol=1e-4, atol=0)
 
 
 def test_not_folded_in_training_or_bfloat16_or_after_an_atrous_convolution():

@@ -28,7 +28,8 @@ from model_fn.runs.backends.loop import LoopBackend
 from model_fn.runs.context import RunContext
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions, TrainOptions
 from model_fn.training import step
-from tests.checkpoints import assert_same_variables, stored
+from tests.arrays import assert_same
+from tests.checkpoints import stored
 from tests.model_fn import fake
 
 AVERAGED = "train_config { optimizer { use_moving_average: true moving_average_decay: 0.5 } }"
@@ -81,7 +82,7 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     _train(folder, config, 2)
     _train(folder, config, 3, loop=None)
     found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
-    assert_same_variables(found, expected)
+    assert_same(found, expected)
     # Calls end at multiples; the position in the data is that after all their steps.
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = positions.read(str(folder / positions.POSITION_FILE), 7)
@@ -110,7 +111,7 @@ def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path):
     for name in ("first", "second"):
         _train(tmp_path / name, config, 1)
     first, second = (stored(str(tmp_path / name / "model.ckpt-0")) for name in ("first", "second"))
-    assert_same_variables(first, second)
+    assert_same(first, second)
     weights = first["BoxPredictor/All/weights"]
     assert len(np.unique(weights)) == weights.size
     np.testing.assert_array_equal(
@@ -158,7 +159,7 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
         _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
     folder = tmp_path / "bad" / "faults" / "bad_step-3"
-    assert_same_variables(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
+    assert_same(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
@@ -256,7 +257,7 @@ def _frozen() -> Any:
     ],
 )
 def test_other_ways_to_the_same_steps(tmp_path, plain, loop):
-    assert_same_variables(_train(tmp_path, _frozen(), 3, loop), plain)
+    assert_same(_train(tmp_path, _frozen(), 3, loop), plain)
 
 
 def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypatch):

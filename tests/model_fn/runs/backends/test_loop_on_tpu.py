@@ -18,7 +18,8 @@ from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import NONE, TPU, LoopOptions, TrainOptions
 from model_fn.training import optimizers
 from model_fn.training.loop_step import LoopStep
-from tests.checkpoints import assert_same_variables, stored
+from tests.arrays import assert_same
+from tests.checkpoints import stored
 from tests.model_fn import fake
 from tests.model_fn.runs.backends import tpu_stand_in
 from tests.model_fn.runs.backends.test_loop import ADAM, AVERAGED, MOMENTUM, RMS
@@ -76,7 +77,7 @@ def test_a_core_takes_the_same_steps(tmp_path, made, optimizer, options):
     _train(tmp_path / "both", config, 2, **ON_TPU, **options)
     _train(tmp_path / "both", config, 4, strategy=NONE, **options)
     found = _train(tmp_path / "both", config, 7, **ON_TPU, **options)
-    assert_same_variables(found, expected)
+    assert_same(found, expected)
     files = [tmp_path / name / positions.POSITION_FILE for name in ("cpu", "both")]
     assert len({json.dumps(json.loads(file.read_text())["7"]) for file in files}) == 1
     # The cores do all of a step at once.
@@ -89,9 +90,7 @@ def test_a_step_that_is_not_finite_is_rejected(tmp_path, made, monkeypatch):
     monkeypatch.setattr(optimizers, "make_learning_rate", lambda *_: tf.constant(1e38))
     with pytest.raises(NotFiniteLossError):
         _train(tmp_path, config, 4, **ON_TPU)
-    assert_same_variables(
-        stored(tf1.train.latest_checkpoint(str(tmp_path))), before, rtol=0, atol=0
-    )
+    assert_same(stored(tf1.train.latest_checkpoint(str(tmp_path))), before, rtol=0, atol=0)
 
 
 def test_shapes_must_be_fixed(tmp_path, made):

@@ -20,7 +20,8 @@ from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import positions
 from model_fn.debugging.replay import BATCH_FILE
 from model_fn.runs.options import MIRRORED, CheckpointOptions, LoopOptions
-from tests.checkpoints import assert_same_variables, stored
+from tests.arrays import assert_same
+from tests.checkpoints import stored
 from tests.model_fn import fake
 
 STATISTICS = "FeatureExtractor/BatchNorm/moving_"
@@ -108,7 +109,7 @@ def test_reported_counts_are_means_over_replicas(model_dir):
 def test_a_step_that_one_replica_rejects_changes_no_replica(model_dir):
     (folder,) = model_dir.glob("faults/bad_step-2")
     before, after = stored(str(model_dir / "model.ckpt-1")), stored(str(folder / "model.ckpt"))
-    assert_same_variables(after, before, rtol=0, atol=0)
+    assert_same(after, before, rtol=0, atol=0)
     with np.load(folder / BATCH_FILE) as batch:
         expected = np.concatenate([_batch(2)[0][schema.IMAGE], _batch(3)[0][schema.IMAGE]])
         np.testing.assert_array_equal(batch["features/image"], expected)
