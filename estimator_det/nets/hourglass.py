@@ -28,7 +28,7 @@ class Stage(NamedTuple):
     units: int  # residual units of each branch
 
 
-STAGES_104: Tuple[Stage, ...] = (
+STAGES: Tuple[Stage, ...] = (
     Stage(256, 2),
     Stage(256, 2),
     Stage(384, 2),
@@ -82,24 +82,20 @@ def _hourglass(net: tf.Tensor, stages: Sequence[Stage], scope: str) -> tf.Tensor
     return past + upsample_twofold(inner)
 
 
-def hourglass_network(
-    images: tf.Tensor,
-    stages: Sequence[Stage] = STAGES_104,
-    num_hourglasses: int = NUM_HOURGLASSES,
-) -> Tuple[tf.Tensor, ...]:
+def hourglass_network(images: tf.Tensor) -> Tuple[tf.Tensor, ...]:
     """Builds the network in the open variable and argument scopes: one map for each hourglass.
 
     Maps are at stride 4; images need sizes that are multiples of 4 times 2 for each halving.
     """
-    width = stages[0].width
+    width = STAGES[0].width
     stem = "downsample_input/conv_block"
     net = conv2d(images, STEM_WIDTH, 7, stride=2, padding=EXPLICIT, scope=stem)
     net = _residual(net, width, "downsample_input/residual_block", stride=2)
     maps = []
-    for number in range(num_hourglasses):
-        output = _hourglass(net, stages, f"hourglass_network/{number}")
+    for number in range(NUM_HOURGLASSES):
+        output = _hourglass(net, STAGES, f"hourglass_network/{number}")
         maps.append(conv2d(output, width, 3, scope=f"output_conv/{number}"))
-        if number < num_hourglasses - 1:
+        if number < NUM_HOURGLASSES - 1:
             branches = (("intermediate_conv1", net), ("intermediate_conv2", maps[-1]))
             merged = [
                 conv2d(values, width, 1, activation_fn=None, scope=f"{name}/{number}")

@@ -50,13 +50,6 @@ KeypointEstimation = center_net_pb2.CenterNet.KeypointEstimation
 HeadParams = center_net_pb2.CenterNet.PredictionHeadParams
 
 
-class Keypoints(NamedTuple):
-    """Keypoints of detections."""
-
-    points: tf.Tensor  # float32 [B, N, P, 2], in pixels of the map
-    scores: tf.Tensor  # float32 [B, N, P]
-
-
 class _Labels(NamedTuple):
     """Groundtruth of a task in pixels of the map; keypoints without a weight are at 0."""
 
@@ -203,19 +196,15 @@ class KeypointTask:
         total = vector_loss(self.point_loss, values, pixels, ways, weights)
         return total, tf.reduce_sum(weights)
 
-    def detect(self, maps: HeadMaps, peaks: heatmaps.Pixels, boxes: tf.Tensor) -> Keypoints:
-        """Finds the keypoints of objects with these centers and boxes [B, N, 4] of the map."""
+    def detect(
+        self, maps: HeadMaps, peaks: heatmaps.Pixels, boxes: tf.Tensor
+    ) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Points [B, N, P, 2] and scores [B, N, P] of objects with boxes [B, N, 4] of the map."""
         ways = heatmaps.values_at(maps[self._head(REGRESSION)][-1], peaks.y, peaks.x)
         batch, count = sizes(ways)[:2]
         ways = tf.reshape(ways, [batch, count, len(self.indices), 2])
-        return Keypoints(
-            *refine(
-                peaks.points[:, :, tf.newaxis] + ways,
-                *self._candidates(maps),
-                boxes,
-                self.refinement,
-            )
-        )
+        regressed = peaks.points[:, :, tf.newaxis] + ways
+        return refine(regressed, *self._candidates(maps), boxes, self.refinement)
 
     def rescored(self, scores: tf.Tensor, keypoint_scores: tf.Tensor) -> tf.Tensor:
         """Scores [B, N] of objects times the mean score of their visible keypoints [B, N, all]."""

@@ -6,8 +6,7 @@ Keras.
 
 from __future__ import annotations
 
-import contextlib
-from typing import Iterator, Sequence
+from typing import ContextManager, Sequence
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import slim, tf, tf1
@@ -21,18 +20,16 @@ BATCH_NORM_DECAY = 0.99
 BATCH_NORM_EPSILON = 0.001
 
 
-@contextlib.contextmanager
-def arg_scope() -> Iterator[None]:
+def arg_scope() -> ContextManager[None]:
     """Argument scope of layers with the defaults of Keras, a bias, batch norm and ReLU."""
-    with published_scope(
+    return published_scope(
         BATCH_NORM_DECAY,
         BATCH_NORM_EPSILON,
         weights_initializer=slim.xavier_initializer(),
         weights_regularizer=None,
         activation_fn=tf.nn.relu,
         normalizer_fn=with_bias(batch_norm),
-    ):
-        yield
+    )
 
 
 def _deconvolve(net: tf.Tensor, width: int, scope: str) -> tf.Tensor:
