@@ -13,6 +13,7 @@ import numpy as np
 from exporters.detector import Detector
 
 _AT_ONCE = 2  # batches: one runs while images and answers of the other are copied
+MOST_BATCH_BYTES = 1 << 27  # bound of the bytes of the images of a batch, if it has several
 MOST_WAITING_BYTES = 1 << 30  # bound of the bytes of all images that wait
 
 Outputs = Dict[str, np.ndarray]  # the outputs of a model for one image
@@ -102,15 +103,16 @@ class Batcher:
             if not self._queue:
                 return []
             oldest = self._queue[0]
+            most = max(1, min(self._max_batch, MOST_BATCH_BYTES // oldest.pixels.nbytes))
             self._changed.wait_for(
-                lambda: self._is_closed or len(self._alike(oldest)) == self._max_batch,
+                lambda: self._is_closed or len(self._alike(oldest, most)) == most,
                 timeout=oldest.since + self._max_wait - time.monotonic(),
             )
-            batch = self._alike(oldest)
+            batch = self._alike(oldest, most)
             chosen = set(map(id, batch))
             self._queue = collections.deque(each for each in self._queue if id(each) not in chosen)
             return batch
 
-    def _alike(self, oldest: _Waiting) -> List[_Waiting]:
+    def _alike(self, oldest: _Waiting, most: int) -> List[_Waiting]:
         alike = (each for each in self._queue if each.pixels.shape == oldest.pixels.shape)
-        return [each for each, _ in zip(alike, range(self._max_batch))]
+        return [each for each, _ in zip(alike, range(most))]

@@ -23,6 +23,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import RunError
 from estimator_det.programs import cli
 from exporters import Detector
+from exporters.server import batching
 from exporters.server import run as server_run
 from exporters.server.app import Limits
 from exporters.server.backend import BackendError, RemoteModel
@@ -162,9 +163,10 @@ def test_a_token_is_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("turn", "running"), [(contextlib.nullcontext(), 2), (threading.Lock(), 1)]
+    ("turn", "running", "most"), [(contextlib.nullcontext(), 2, 4), (threading.Lock(), 1, 2)]
 )
-def test_requests_are_batched_by_size_and_the_queue_is_bounded(turn, running):
+def test_batches_of_one_size_and_a_bounded_queue(turn, running, most, monkeypatch):
+    monkeypatch.setattr(batching, "MOST_BATCH_BYTES", most * 40 * 20 * 3)
     model = Brightness()
     model.turn = turn
     limits = Limits(queue=12)
@@ -179,7 +181,7 @@ def test_requests_are_batched_by_size_and_the_queue_is_bounded(turn, running):
                 time.sleep(0.01)
             model.may_end.set()
             answers = [each.result() for each in asked]
-    assert sum(model.batches) == 12 and max(model.batches) <= 4 and len(model.batches) < 9
+    assert sum(model.batches) == 12 and max(model.batches) <= most and len(model.batches) < 9
     assert model.most_running == running
     assert {each.result().status_code for each in refused} == {503}
     assert refused[0].result().headers["Retry-After"] == "1"
