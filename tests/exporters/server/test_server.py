@@ -270,7 +270,7 @@ def test_a_backend_of_the_same_interface(served):
         answer = front.post("/v1/detect?threshold=0", encoded(51)).json()
         names, scores = zip(*((each["name"], each["score"]) for each in answer["detections"]))
         assert names == ("1", "cat") and scores == pytest.approx((0.2, 0.25))
-    with pytest.raises(BackendError, match="answers 404: Not Found"):
+    with pytest.raises(BackendError, match="answers 404: there is no"):
         RemoteModel(f"{served.url}/v1/models/other", {})
     with pytest.raises(BackendError, match="does not answer"):
         RemoteModel("http://127.0.0.1:9/v1/models/detector", {})
