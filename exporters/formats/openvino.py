@@ -23,9 +23,25 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     import os
 
     import openvino
+    from openvino import opset11
 
     os.mkdir(path)
     model = openvino.convert_model(graph)
+    for node in model.get_ops():
+        attributes = node.get_attributes()
+        if node.get_type_name() != "TopK" or not attributes["stable"]:
+            continue
+        # To keep the order of equal values, OpenVINO compares each value with all that it returns,
+        # which takes half a second for the scores of 90 classes. So the largest values are found
+        # first, and then sorted. Of several that equal the last one, others may be returned.
+        axis, mode, index_type = (attributes[key] for key in ("axis", "mode", "index_element_type"))
+        values, count = (each.get_source_output() for each in node.inputs())
+        best = opset11.topk(values, count, axis, mode, "index", index_type)
+        order = opset11.topk(best.output(0), count, axis, mode, "value", index_type, stable=True)
+        indices = opset11.gather_elements(best.output(1), order.output(1), axis)
+        for old, new in zip(node.outputs(), (order.output(0), indices.output(0))):
+            new.set_names(old.get_names())
+            old.replace(new)
     # Weights stay float32: half precision is a choice of the device.
     openvino.save_model(model, os.path.join(path, "model.xml"), compress_to_fp16=False)
 
