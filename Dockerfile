@@ -27,6 +27,9 @@ COPY inputs inputs
 COPY model_fn model_fn
 COPY exporters exporters
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
+# Extras of pyproject.toml with commas between, such as serve,onnx.
+ARG EXTRAS=
+RUN pip install --no-cache-dir "estimator-det[${EXTRAS}]"
 # `docker run --user` and Kubernetes may choose another: caches are where all can write to.
 USER 1000:1000
 ENV HOME=/tmp

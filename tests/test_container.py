@@ -73,8 +73,9 @@ def test_a_change_of_code_keeps_the_layers_of_its_dependencies():
     first_code = next(i for i, step in enumerate(steps) if step.value.startswith("setup.py"))
     installed = [step.value for step in steps[:first_code] if step.keyword == "RUN"]
     assert "--require-hashes --requirement requirements_lock.txt" in installed[0]
-    (install,) = [step.value for step in steps[first_code:] if step.keyword == "RUN"]
-    assert "--no-deps" in install
+    install, extras = [step.value for step in steps[first_code:] if step.keyword == "RUN"]
+    assert "--no-deps" in install and extras.endswith('"estimator-det[${EXTRAS}]"')
+    assert _values("train", "ARG")[-1] == "EXTRAS=", "none by default"
 
 
 def test_the_image_runs_verbs_and_not_as_root():
