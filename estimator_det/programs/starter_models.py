@@ -81,7 +81,7 @@ MODELS = (
     Model("ssdlite_mobilenet_v3_small", _SSD, (_TYPE + "ssd_mobilenet_v3_small", *_LITE,
           *_SIZE_320), "320x320", 1.8, 0.3, "ssd_mobilenet_v3_small_coco"),
     Model("ssdlite_mobilenet_v3_large", _SSD, (_TYPE + "ssd_mobilenet_v3_large", *_LITE,
-          *_SIZE_320), "320x320", 3.3, 0.8, "ssd_mobilenet_v3_large_coco"),
+          *_SIZE_320), "320x320", 3.2, 0.8, "ssd_mobilenet_v3_large_coco"),
     Model("ssd_mobilenet_v1_fpnlite", "ssd_mobilenet_v1_fpn_640x640.config", _FPN_LITE, "640x640",
           3.3, 8.7, "ssd_mobilenet_v1_fpn_coco"),
     Model("ssd_resnet50_fpn", "ssd_resnet50_v1_fpn_640x640.config", (), "640x640", 32.8, 40.4,
