@@ -75,8 +75,8 @@ def exported_models(path: str) -> List[FoundModel]:
     if not models:
         if tf.io.gfile.exists(os.path.join(path, "checkpoint")):
             raise FileNotFoundError(
-                f"{plain(path)} is the folder of a run, not an exported model; write one with "
-                f"estimator-det export {plain(path)} --output_dir exported"
+                f"no model in {plain(path)}, but a checkpoint: if it is the folder of a run, write "
+                f"a model with estimator-det export {plain(path)} --output_dir exported"
             )
         raise FileNotFoundError(
             f"no model in {plain(path)}: it is of none of the formats {', '.join(FORMATS)}; give "

@@ -80,7 +80,7 @@ def test_targets(kind, size, with_confidences):
     )
     assert [target.shape.as_list() for target in targets] == [
         [batch, ANCHORS, CLASSES + 1],
-        [batch, ANCHORS, CLASSES + 1],
+        [batch, ANCHORS, CLASSES + 1 if with_confidences else 1],
         [batch, ANCHORS, 4],
         [batch, ANCHORS],
         [batch, ANCHORS],

@@ -122,7 +122,7 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give --model_dir or --detections, one of them"),
+        ([], "give the folder of a run, or --detections FILE, one of them"),
         (["--checkpoint_dir=r", "--detections=f"], "one of them"),
         (["--checkpoint_dir=r", "--model_dir=r", "--output_dir=o"], "remove --model_dir"),
         (["--detections=f", "--model_dir=r", "--output_dir=o"], "remove --model_dir"),

@@ -61,7 +61,7 @@ def test_files_that_are_no_model(tmp_path, exported):
         formats.load_model(str(exported / "pipeline.config"))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoint").touch()
-    with pytest.raises(FileNotFoundError, match=r"is the folder of a run, .* estimator-det export"):
+    with pytest.raises(FileNotFoundError, match=r"no model in .* a checkpoint.*-det export"):
         formats.load_model(str(tmp_path / "run"))
 
 
