@@ -178,7 +178,7 @@ test-matrix: $(STAMP)
 	$(BIN)/python -m nox
 
 demo: $(STAMP)
-	$(BIN)/estimator-det demo --output_dir demo_output
+	$(BIN)/estimator-det demo --output_dir demo_output --num_train_steps 1000
 
 # The variable hides an advertisement of the theme. `strict` turns warnings into errors.
 docs: $(STAMP)
