@@ -297,6 +297,19 @@ def parameters_of(function: Callable[..., Any]) -> Dict[str, Tuple[Any, bool]]:
     return parameters
 
 
+def wrong_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> Tuple[str, str]:
+    """Message and remedy if a function does not take these arguments by position; else two ""."""
+    signature = inspect.signature(function)
+    positional = [p for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    try:
+        signature.replace(parameters=positional).bind(*arguments)
+    except TypeError:
+        wanted = ", ".join(arguments)
+        message = f"its function takes {plain(signature)}, and is called with ({wanted})"
+        return message, f"declare it with ({wanted}), and parameters after *"
+    return "", ""
+
+
 def _plain_value(value: Any) -> Any:
     """A `google.protobuf.Value` as a Python value; all numbers are floats."""
     kind = value.WhichOneof("kind")

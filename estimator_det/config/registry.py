@@ -13,6 +13,7 @@ from typing import (
     Dict,
     Generic,
     Iterator,
+    Sequence,
     Tuple,
     TypeVar,
 )
@@ -43,12 +44,16 @@ class Registry(Generic[Maker]):
         kind: What the entries are, in the words of an error message, e.g. "box coder".
         tpu: What to choose if a TPU cannot run an operation of an entry; empty if it runs all
             entries and plug-ins add none.
+        arguments: What functions of plug-ins are called with, by position.
         chosen_by: What names an entry in a configuration: a oneof group, such as
             "BoxCoder.box_coder_oneof", a field with its name, or a field whose message has a group.
     """
 
-    def __init__(self, kind: str, tpu: str = "", chosen_by: str = "") -> None:
+    def __init__(
+        self, kind: str, tpu: str = "", chosen_by: str = "", arguments: Sequence[str] = ()
+    ) -> None:
         self.kind = kind
+        self.arguments = arguments
         if chosen_by:
             CHOOSERS[chosen_by] = self
         self.tpu = tpu
@@ -91,6 +96,9 @@ class Registry(Generic[Maker]):
             yield error(f"{at}.name", what, remedy)
             return
         functions = {config.name: self._customs.get(config.name)}
+        message, remedy = plugins.wrong_arguments(functions[config.name], self.arguments)
+        if message:
+            yield error(f"{at}.name", f"{config.name!r}: {message}", remedy)
         yield from plugins.check_parameters(
             functions, config.parameters, config.name, f"{at}.parameters"
         )

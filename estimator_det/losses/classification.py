@@ -72,6 +72,7 @@ CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry(
     "classification loss",
     tpu="use weighted_sigmoid_focal, or weighted_softmax in a second stage",
     chosen_by="ClassificationLoss.classification_loss",
+    arguments=("logits", "targets", "weights"),
 )
 
 

@@ -49,6 +49,7 @@ LOCALIZATION_LOSSES: Registry[Callable[[Any], LocalizationLoss]] = Registry(
     "localization loss",
     tpu="use weighted_smooth_l1",
     chosen_by="LocalizationLoss.localization_loss",
+    arguments=("predictions", "targets", "weights"),
 )
 
 

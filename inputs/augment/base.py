@@ -32,7 +32,9 @@ from inputs.sample import Sample
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
 
 AUGMENTATIONS: Registry[Callable[..., Sample]] = Registry(
-    "augmentation", chosen_by="PreprocessingStep.preprocessing_step"
+    "augmentation",
+    chosen_by="PreprocessingStep.preprocessing_step",
+    arguments=("sample", "seed"),
 )
 STEPS = "train_config.data_augmentation_options"
 

@@ -263,10 +263,14 @@ def test_wrong_parameters_are_refused(function, parameters, message):
 
 
 def test_custom_functions_of_a_registry():
-    registry: Registry[Callable[..., Any]] = Registry("loss")
+    registry: Registry[Callable[..., Any]] = Registry("loss", arguments=("sample",))
     registry.custom("mine")(part)
     message = custom_pb2.Custom(name="mine", parameters=struct(count=7))
     assert registry.custom_function(message)(0)[2] == 7
+    assert list(registry.check_custom(message, "custom")) == []
+    registry.arguments = ("logits", "weights")
+    (problem,) = registry.check_custom(message, "custom")
+    assert re.search(r"custom.name: 'mine': .* is called with \(logits, weights\)", str(problem))
     message.name = "min"
     (problem,) = registry.check_custom(message, "custom")
     assert re.search(r"custom.name: 'min' is not known.*'mine'.*--import", str(problem))

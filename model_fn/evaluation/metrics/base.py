@@ -22,11 +22,12 @@ from typing import (
 
 import numpy as np
 
+from estimator_det.config import plugins
 from estimator_det.config.facts import predicts_keypoints, predicts_masks
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import missing_choice, rules
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import ConfigError, Problem, UsageError, error
 from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.evaluation.metrics.run_lengths import RunLengths
 
@@ -159,9 +160,12 @@ METRICS: Registry[MetricsSet] = Registry("metrics set", chosen_by="EvalConfig.me
 # Makers of the member that is set in an entry of `eval_config.parameterized_metric`, from that
 # member, the field of the entry and the categories.
 PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]] = Registry(
-    "parameterized metric", chosen_by="ParameterizedMetric.parameterized_metric"
+    "parameterized metric",
+    chosen_by="ParameterizedMetric.parameterized_metric",
+    arguments=("eval_config", "categories"),
 )
 NO_NEEDS: FrozenSet[str] = frozenset()
+_MEMBERS = ("names", "needs", "num_keypoints", "add", "results")  # of `Metrics`
 
 
 def register(
@@ -208,6 +212,26 @@ class NamedMetrics(NamedTuple):
     metrics: Metrics
 
 
+def _make(
+    maker: MetricsMaker,
+    eval_config: eval_pb2.EvalConfig,
+    categories: Sequence[Dict[str, Any]],
+    what: str,
+) -> Metrics:
+    """The metrics of a maker; UsageError if it, or what it makes, is not as a plug-in must be."""
+    message, remedy = plugins.wrong_arguments(maker, PARAMETERIZED.arguments)
+    if message:
+        raise UsageError(f"{what}: {message}. Remedy: {remedy}")
+    metrics = maker(eval_config, categories)
+    missing = [name for name in _MEMBERS if not hasattr(metrics, name)]
+    if missing:
+        raise UsageError(
+            f"{what}: its function returns {type(metrics).__name__}, which has no "
+            f"{' and no '.join(missing)}. Remedy: return an object with {', '.join(_MEMBERS)}"
+        )
+    return metrics
+
+
 def make_named_metrics(
     eval_config: eval_pb2.EvalConfig, categories: Sequence[Dict[str, Any]]
 ) -> List[NamedMetrics]:
@@ -215,12 +239,14 @@ def make_named_metrics(
     named, sets = [], list(eval_config.metrics_set)
     for name in chosen_metrics(eval_config):
         place = f"[{sets.index(name)}]" if sets else ""
-        metrics = METRICS.get(name)(eval_config, categories)
-        named.append(NamedMetrics(f"eval_config.metrics_set{place}", name, metrics))
+        field = f"eval_config.metrics_set{place}"
+        metrics = _make(METRICS.get(name).make, eval_config, categories, f"{field}: {name!r}")
+        named.append(NamedMetrics(field, name, metrics))
     for index, entry in enumerate(eval_config.parameterized_metric):
         field = f"eval_config.parameterized_metric[{index}]"
         if entry.HasField("custom"):
-            metrics = PARAMETERIZED.custom_function(entry.custom)(eval_config, categories)
+            maker = PARAMETERIZED.custom_function(entry.custom)
+            metrics = _make(maker, eval_config, categories, f"{field}: {entry.custom.name!r}")
         else:
             metrics = PARAMETERIZED.make_chosen(entry, field, categories)
         for before in named:

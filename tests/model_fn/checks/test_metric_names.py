@@ -67,7 +67,8 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
     ],
 )
 def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_path, monkeypatch):
-    errors = types.SimpleNamespace(names=["Errors/mean", "Errors/gloss"])
+    members = dict.fromkeys(("needs", "num_keypoints", "add", "results"))
+    errors = types.SimpleNamespace(names=["Errors/mean", "Errors/gloss"], **members)
     entry = MetricsSet(lambda *_: errors, frozenset(), False, frozenset(["Errors/mean"]))
     monkeypatch.setitem(METRICS._makers, "errors_metrics", entry)
     monkeypatch.setitem(PARAMETERIZED._customs._makers, "errors_metrics", entry.make)
@@ -78,6 +79,9 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
     lower = [name for name in metric_names(config) if lower_is_better(config, name)]
     assert lower[0] == "Errors/mean" and {"loss", "Loss/localization_loss"} < set(lower)
     assert all(name.lower().startswith("loss") for name in lower[1:])
+    del errors.names, errors.add
+    with pytest.raises(UsageError, match=r"eval_config.*'errors_metrics': .* no names and no add"):
+        metric_names(config)
 
 
 @pytest.mark.usefixtures("small_network")
