@@ -19,7 +19,7 @@ from inputs.conversion.objects import (
     RecordOptions,
     SoundObject,
     check_objects,
-    has_mask,
+    has_outline,
     pixel_polygons,
 )
 from inputs.conversion.tiles import Part
@@ -77,7 +77,7 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
         return Converted([], [*faults, _image_fault(image, fault.kind, str(fault))])
     notes = {
         "encoded_again": int(checked.is_encoded_again or len(parts) > 1),
-        "masks_left_out": 0 if options.masks else sum(has_mask(s.annotated) for s in objects),
+        "masks_left_out": 0 if options.masks else sum(has_outline(s.annotated) for s in objects),
         "box_parts_cut": num_cut,
         "boxes_in_no_tile": num_lost,
     }

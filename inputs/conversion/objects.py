@@ -49,6 +49,15 @@ def has_mask(annotated: AnnotatedObject) -> bool:
     )
 
 
+def has_outline(annotated: AnnotatedObject) -> bool:
+    """True if the source has a mask that says more than the box: not a single rectangle."""
+    polygons = annotated.polygons
+    if polygons is None or len(polygons) != 1:
+        return has_mask(annotated)
+    columns, rows = polygons[0][::2], polygons[0][1::2]
+    return (len({*zip(columns, rows)}), len({*columns}), len({*rows})) != (4, 2, 2)
+
+
 @np.errstate(invalid="ignore", over="ignore")  # numbers of boxes that are a fault
 def check_objects(
     image: AnnotatedImage,

@@ -68,6 +68,11 @@ def test_labelme_shapes_that_are_no_objects(root):
     assert not image.objects
 
 
+def test_labelme_rectangles_are_no_masks(tmp_path):
+    conversion = samples.convert(samples.make(tmp_path, "labelme"), tmp_path / "out")
+    assert conversion.tally["masks_left_out"] == 0
+
+
 def test_labelme_without_a_path(root):
     image = labelme(root, [], imagePath=None)
     assert faults_of(image) == [("missing_key", 0)]
