@@ -106,15 +106,20 @@ def check_content(field: str, columns: Columns) -> Iterator[Problem]:
 
 
 def check_overlap(train: Columns, others: Mapping[str, Columns]) -> Iterator[Problem]:
-    """Images of evaluation that the model also trains on, by source id."""
-    known = set(train.source_ids) - {""}
+    """Images of evaluation that the model also trains on, by source id or bytes."""
+    ids, contents = set(train.source_ids) - {""}, set(train.contents.tolist()) - {0}
     for field, columns in others.items():
-        common = sorted(known.intersection(columns.source_ids))
+        common = [
+            name
+            for name, content in zip(columns.source_ids, columns.contents.tolist())
+            if name in ids or content in contents
+        ]
         if common:
-            shown = ", ".join(map(quoted, common[:NUM_SHOWN]))
+            shown = ", ".join(map(quoted, sorted(common)[:NUM_SHOWN]))
             yield warning(
                 field,
-                f"{counted(len(common), 'source_id')} shared with train_input_reader, e.g. {shown}",
+                f"{counted(len(common), 'image')} shared with train_input_reader, by source_id or "
+                f"bytes, e.g. {shown}",
                 "evaluate on other images, or the metrics are too good",
             )
 

@@ -78,9 +78,13 @@ def test_images_in_training_and_evaluation():
     (problem,) = data_problems.check_overlap(train, {"eval[0]": apart, "eval[1]": shared})
     assert (
         problem.field == "eval[1]"
-        and "1 source_id shared with train" in problem.message
+        and "1 image shared with train" in problem.message
         and "'b'" in problem.message
     )
+    one, same, other = (columns_of([ImageRow((9, 9), name, [], [], 5)]) for name in "xyz")
+    other = other._replace(contents=np.zeros([1], np.int64))
+    (problem,) = data_problems.check_overlap(one, {"eval[0]": other, "eval[1]": same})
+    assert problem.field == "eval[1]" and "'y'" in problem.message
 
 
 def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5.0)) -> Coverage:
