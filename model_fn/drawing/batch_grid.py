@@ -32,6 +32,8 @@ PAGE_COLOR, TEXT_COLOR, NOTE_COLOR = (250, 250, 250), (40, 40, 40), (120, 120, 1
 WARNING_COLOR = (190, 90, 0)
 BORDER_COLOR = (0, 220, 255)  # border of the real image inside its padding
 
+NAMES = (schema.FILENAME, schema.SOURCE_ID)  # what a caption shows; the first that a record has
+
 
 class GridCell(NamedTuple):
     """One image of a batch."""
@@ -41,7 +43,7 @@ class GridCell(NamedTuple):
     boxes: np.ndarray  # float32 [n, 4], yxyx normalized to the padded image
     labels: List[str]  # n
     classes: List[int]  # n, the first class of each box
-    name: str  # source id
+    name: str  # name of the image file, or source id
     masks: Optional[np.ndarray] = None  # float32 [n, H, W]
     keypoints: Optional[np.ndarray] = None  # float32 [n, P, 2], y and x as boxes, NaN absent
     note: str = ""  # below the name; "" for size and number of boxes
@@ -102,19 +104,24 @@ def with_weights(texts: Sequence[str], weights: Iterable[Any]) -> List[str]:
     return [text if weight == 1 else f"{text} (weight {weight:.2g})" for text, weight in pairs]
 
 
+def caption_of(names: Iterable[bytes]) -> str:
+    """The first name that is not empty."""
+    return plain(bytes(next(filter(None, names), b"")).decode("utf-8", "replace"))
+
+
 def cells_of_batch(
     features: Mapping[str, np.ndarray],
     labels: Mapping[str, np.ndarray],
     to_pixels: ToPixels,
     names: Mapping[int, str],
 ) -> List[GridCell]:
-    """The images of a batch with their labels; SOURCE_ID, WEIGHTS and MASKS may be absent."""
+    """The images of a batch with their labels; names, WEIGHTS and MASKS may be absent."""
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
         count = int(labels[schema.NUM_BOXES][row])
         weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
         class_ids, texts = class_texts(labels[schema.CLASSES][row][:count], names)
-        source = features[schema.SOURCE_ID][row] if schema.SOURCE_ID in features else b""
+        image_names = (features[key][row] for key in NAMES if key in features)
         cells.append(
             GridCell(
                 pixels=to_pixels(image),
@@ -122,7 +129,7 @@ def cells_of_batch(
                 boxes=labels[schema.BOXES][row][:count],
                 labels=with_weights(texts, weights),
                 classes=class_ids,
-                name=plain(bytes(source).decode("utf-8", "replace")),
+                name=caption_of(image_names),
                 masks=labels[schema.MASKS][row][:count] if schema.MASKS in labels else None,
             )
         )

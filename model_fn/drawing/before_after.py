@@ -12,10 +12,9 @@ from PIL import Image
 from estimator_det.compat import failures, tf
 from estimator_det.config.rules import check
 from estimator_det.config.text import parse_message
-from estimator_det.console.printing import plain, quoted
+from estimator_det.console.printing import quoted
 from estimator_det.errors import UsageError, raise_errors
 from estimator_det.protos import input_reader_pb2, preprocessor_pb2
-from inputs import schema
 from inputs.augment import AUGMENTATIONS, check_mixtures, make_steps
 from inputs.augment.base import STEPS, AugmentationStep
 from inputs.augment.mixing import ONLY_AFTER
@@ -130,13 +129,15 @@ def draw_step(
 
 
 def cell_of(sample: Sample, names: Mapping[int, str], caption: str = "") -> GridCell:
-    """A sample with pixels of 0 to 255 as a cell; the caption is its source id unless given."""
+    """A sample with pixels of 0 to 255 as a cell; the caption is its name unless given."""
     image = rgb(np.array(sample.image))
     classes = [int(number) for number in np.array(sample.classes)]
     texts = [names.get(number, str(number)) for number in classes]
     if not caption:
-        source = (sample.image_level or {})[schema.SOURCE_ID]
-        caption = plain(bytes(source.numpy()).decode("utf-8", "replace"))
+        level = sample.image_level or {}
+        caption = batch_grid.caption_of(
+            level[key].numpy() for key in batch_grid.NAMES if key in level
+        )
     return GridCell(
         pixels=np.clip(np.rint(image.astype(np.float64)), 0, 255).astype(np.uint8),
         true_size=image.shape[:2],

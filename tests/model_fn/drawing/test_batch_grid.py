@@ -67,7 +67,8 @@ def test_cells_take_the_valid_rows_and_name_all_classes():
     features = {
         schema.IMAGE: np.zeros([2, 8, 8, 3], np.float32),
         schema.TRUE_IMAGE_SHAPE: np.array([[8, 6, 3], [8, 8, 3]]),
-        schema.SOURCE_ID: np.array([b"caf\xc3\xa9", b"\xff"], object),
+        schema.FILENAME: np.array([b"caf\xc3\xa9", b""], object),
+        schema.SOURCE_ID: np.array([b"139", b"\xff"], object),
     }
     classes = np.zeros([2, 3, 4])
     classes[0, 0, 1] = classes[0, 1, 0] = classes[0, 1, 3] = 1
