@@ -170,6 +170,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return int(stop.code or 0)
     console.quiet_logging(logging.WARNING if options.quiet else logging.INFO)
     console.use_json(getattr(options, "json", False))
+    printing.use_json(getattr(options, "log_format", "text") == "json")
     return console.run(lambda: _run(options))
 
 

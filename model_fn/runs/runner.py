@@ -103,7 +103,6 @@ def run(
     """
     require_v2_behavior()
     machine.share_freed_memory()  # before threads allocate
-    _LOG.info("Memory is allocated by %s", machine.allocator())
     context = RunContext(
         with_precision(config, options),
         model_dir,

@@ -113,29 +113,28 @@ def test_classes_that_are_probably_one(names, similar):
     assert all(line.startswith("warning: ") and similar in line for line in warnings)
 
 
+CSV = ("--from=csv", "--to=tfrecord", "--images=x", "--annotations=a", "--output_dir=y")
+
+
 @pytest.mark.parametrize(
     ("given", "code", "message"),
     [
         (["--from=coco", "--to=coco"], 2, "--from coco --to coco is not supported"),
-        (["--from=coco", "--to=tfrecord"], 2, "--to tfrecord needs --images; add it"),
-        (["--from=tfrecord", "--to=coco"], 2, "--to coco needs --records; add it"),
+        (["--from=coco", "--to=tfrecord"], 2, "convert needs --images and --"),
+        (["--from=tfrecord", "--to=coco"], 2, "convert needs --records and --output"),
         (["--from=tfrecord", "--to=coco", "--masks"], 2, "--masks has no effect with --to coco"),
         (["--from=tfrecord", "--to=coco", "--max_megapixels=1"], 2,
          "--max_megapixels has no effect with --to coco"),
         (["--from=csv", "--to=tfrecord", "--output=x"], 2, "--output has no effect with --to"),
-        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--quality=3"], 2,
-         "--quality has no effect without --encode"),
-        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--runner_options=z"], 2,
-         "--runner_options has no effect without --runner"),
-        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--jobs=0"], 2,
-         "argument --jobs: '0' is not allowed: give 1 or more"),
-        (["--from=csv", "--to=tfrecord", "--images=x", "--output_dir=y", "--num_shards=0"], 2,
-         "num_shards is 0; allowed: 1 to 99,999"),
-        (["--from=csv", "--to=tfrecord", "--images=.", "--output_dir="], 2, "output_dir is empty"),
+        ([*CSV, "--quality=3"], 2, "--quality has no effect without --encode"),
+        ([*CSV, "--runner_options=z"], 2, "--runner_options has no effect without --runner"),
+        ([*CSV, "--jobs=0"], 2, "argument --jobs: '0' is not allowed: give 1 or more"),
+        ([*CSV, "--num_shards=0"], 2, "num_shards is 0; allowed: 1 to 99,999"),
+        (["--from=csv", "--to=tfrecord", "--images=.", "--annotations=a",
+          "--output_dir="], 2, "output_dir is empty"),
         (["--from=tfrecord", "--to=coco", "--records=x", "--output=", "--label_map=m"], 2,
          "output is empty; name a JSON file"),
-        (["--from=csv", "--to=tfrecord", "--images=nowhere", "--output_dir=y"], 2,
-         "--images is 'nowhere': there is no such folder"),
+        ([*CSV, "--images=nowhere"], 2, "--images is 'nowhere': there is no such folder"),
         (["--from=tfrecord", "--to=coco", "--records=nowhere*", "--output=x.json",
           "--label_map=m"], 3, "matches no file"),
     ],

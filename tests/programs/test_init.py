@@ -136,7 +136,12 @@ def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch):
     "arguments, message",
     [
         (["--records", "r"], "needs --output_dir"),
-        (["--output_dir", "o"], "give --records DIR"),
+        (
+            [],
+            "DIR, a folder that `convert` has written, or --from FORMAT with --images and "
+            "--annotations; and --output_dir DIR",
+        ),
+        (["--from", "coco"], "needs --images; and --annotations; and --output_dir DIR"),
         (["--records", "r", "--from", "voc", "--output_dir", "o"], "give --records DIR"),
         (["--records", "r", "--images", "i", "--output_dir", "o"], "--images has no effect"),
         (

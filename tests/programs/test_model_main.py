@@ -71,10 +71,15 @@ def test_log_format(monkeypatch, capsys, variable, flags, is_json):
     monkeypatch.setattr(printing._Format, "is_json", not is_json)
     if variable:
         monkeypatch.setenv(variable, "job")
-    assert _main("--model_dir=m", "--pipeline_config_path=none.config", *flags) == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith('{"severity": "ERROR", "message": "error: no such') == is_json
-    assert line.startswith("error: no such configuration") == (not is_json)
+    arguments = ["--model_dir=m", "--pipeline_config_path=none.config", *flags]
+    assert _main(*arguments) == 3
+    if not variable:
+        assert cli.main(["train", *arguments]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == (1 if variable else 2)
+    for line in lines:
+        assert line.startswith('{"severity": "ERROR", "message": "error: no such') == is_json
+        assert line.startswith("error: no such configuration") == (not is_json)
 
 
 def test_flags_that_cannot_be_parsed_are_json_in_a_job(monkeypatch, capsys):

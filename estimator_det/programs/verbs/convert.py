@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from estimator_det.console import printing
 from estimator_det.console.bars import progress_bar
@@ -141,9 +141,11 @@ def run(options: argparse.Namespace) -> None:
     if wrong:
         raise UsageError(f"--{wrong[0]} has no effect with --to {options.target_format}; remove it")
     needed = ("records", "output", "label_map") if to_coco else ("images", "output_dir")
-    for name in needed:
-        if name not in arguments:
-            raise UsageError(f"--to {options.target_format} needs --{name}; add it")
+    missing = [f"--{name}" for name in needed if name not in arguments]
+    if not to_coco:
+        missing = [*dict.fromkeys(missing + missing_options(options.source_format, arguments))]
+    if missing:
+        raise UsageError(f"convert needs {' and '.join(missing)}")
     from estimator_det.errors import RunError
 
     try:
@@ -157,6 +159,13 @@ def check_format(name: str) -> None:
     if name not in (*CONVERTERS, TFRECORD):
         what, remedy = CONVERTERS.refusal(name)
         raise UsageError(f"--from: the dataset format {what}. {remedy}")
+
+
+def missing_options(source_format: str, arguments: Mapping[str, Any]) -> List[str]:
+    """The options that a data set format needs and that are not given."""
+    check_format(source_format)
+    required = CONVERTERS.get(source_format).required
+    return [f"--{name}" for name in required if arguments.get(name) is None]
 
 
 def _to_coco(arguments: Dict[str, Any]) -> None:

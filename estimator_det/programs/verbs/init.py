@@ -81,13 +81,21 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check_usage(options: argparse.Namespace) -> None:
+    data = (
+        "--records DIR, a folder that `convert` has written, or --from FORMAT with --images and "
+        "--annotations"
+    )
+    if None not in (options.records, options.source_format):
+        raise UsageError(f"--records and --from exclude each other: give {data}")
+    missing = []
+    if options.source_format is not None:
+        missing = convert.missing_options(options.source_format, vars(options))
+    elif options.records is None:
+        missing = [data]
     if options.output_dir is None:
-        raise UsageError("init needs --output_dir: the folder for the configuration")
-    if (options.records is None) == (options.source_format is None):
-        raise UsageError(
-            "give --records DIR, a folder that `convert` has written, or --from FORMAT with "
-            "--images and --annotations"
-        )
+        missing.append("--output_dir DIR, the folder for the configuration")
+    if missing:
+        raise UsageError(f"init needs {'; and '.join(missing)}")
     for name in ("images", "annotations", "classes", "split"):
         if options.records is not None and getattr(options, name) is not None:
             raise UsageError(f"--{name} has no effect with --records; remove it")
@@ -114,7 +122,6 @@ def _print_list() -> None:
 
 def _convert(options: argparse.Namespace) -> str:
     """Converts the data set; returns the folder of its records."""
-    convert.check_format(options.source_format)
     folder = os.path.join(options.output_dir, "records")
     split = options.split or "train=0.8,val=0.2"
     arguments = {**vars(options), "output_dir": folder, "split": split}

@@ -100,6 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--track", choices=("mlflow",), help="also report to the MLflow of MLFLOW_TRACKING_URI"
     )
     add_verbose_argument(parser)
+    text = "lines with severity, message and time as JSON, for the log of a cluster"
+    add_options(parser, str, {"--log_format": text}, choices=("text", "json"), default="text")
     _add_loop_arguments(
         parser.add_argument_group("TF2 loop", "in place of Estimator; see docs/distributed.md")
     )
