@@ -44,10 +44,10 @@ def growth(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 
 def _row(sizes: Tuple[int, ...], work: Callable[[int], Any]) -> Row:
-    return [(size, _processor_ms(functools.partial(work, size))) for size in sizes]
+    return [(size, processor_ms(functools.partial(work, size))) for size in sizes]
 
 
-def _processor_ms(work: Callable[[], Any]) -> float:
+def processor_ms(work: Callable[[], Any]) -> float:
     """Processor time of this process and those that it starts."""
     before = _processor_seconds()
     work()
@@ -88,7 +88,7 @@ def _convert(folder: pathlib.Path, count: int) -> float:
     images, annotations = components.write_coco(folder / str(count), count, CONVERTED_SIDE)
     source = SourceOptions(str(images), str(annotations))
     options = engine.ConvertOptions("coco", source, str(folder / f"records_{count}"))
-    return _processor_ms(lambda: engine.convert(options, jobs=machine.available_cpus()))
+    return processor_ms(lambda: engine.convert(options, jobs=machine.available_cpus()))
 
 
 def report_lines(rows: Dict[str, Row]) -> List[str]:

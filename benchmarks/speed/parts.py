@@ -11,7 +11,7 @@ import shutil
 import statistics
 import time
 import timeit
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from estimator_det.protos import pipeline_pb2
 
@@ -31,6 +31,7 @@ from inputs.records import stream
 WARM_UP = 4
 REPEATS = 16
 SERVED_BATCHES = (1, 8)
+GROWN_BATCHES, STEPS_OF_A_SIZE = (1, 8, 16, 32), 6
 EVALUATED_IMAGES = 10
 INPUT_RECORDS = 1000
 INPUT_ROUNDS, INPUT_BATCHES = 15, 25
@@ -163,13 +164,18 @@ def _next_batch(config: pipeline_pb2.TrainEvalPipelineConfig) -> Any:
     return iterator.get_next()
 
 
-def step(arguments: argparse.Namespace) -> Figures:
-    """Training step with its input pipeline, and on one batch held in memory."""
+def _held_batch(arguments: argparse.Namespace) -> Tuple[Any, Any]:
+    """The configuration, and its first batch in memory."""
     config = _config(arguments)
     with tf.Graph().as_default():
         tensors = _next_batch(config)
         with _session() as session:
-            batch = session.run(tensors)
+            return config, session.run(tensors)
+
+
+def step(arguments: argparse.Namespace) -> Figures:
+    """Training step with its input pipeline, and on one batch held in memory."""
+    config, batch = _held_batch(arguments)
     figures: Figures = {}
     for name, held in (("step_seconds", None), ("step_cached_seconds", batch)):
         with _training(config, held) as run:
@@ -417,6 +423,18 @@ def _serving_steps(
             }
 
 
+def grow(arguments: argparse.Namespace) -> Figures:
+    """Processor time as data sets grow, and of a training step as its batch does."""
+    figures = growth.growth(arguments)
+    row = []
+    for arguments.batch_size in GROWN_BATCHES:
+        with _training(*_held_batch(arguments)) as run:
+            times = [growth.processor_ms(run) for _ in range(STEPS_OF_A_SIZE)]
+        row.append((arguments.batch_size, statistics.median(times[1:])))  # the first is slow
+    figures["growth_ms"]["training step, images of a batch"] = row
+    return figures
+
+
 def _network_outputs(predictions: Any) -> List[tf.Tensor]:
     """Outputs of the network that post-processing needs."""
     if hasattr(predictions, "maps"):
@@ -437,7 +455,7 @@ PARTS: Dict[str, Callable[[argparse.Namespace], Figures]] = {
     "evaluation": evaluation,
     "serving": serving,
     "conversion": components.conversion,
-    "growth": growth.growth,
+    "growth": grow,
     "scaling": components.scaling,
     "accuracy": accuracy,
 }
