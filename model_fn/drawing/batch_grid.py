@@ -32,7 +32,7 @@ PAGE_COLOR, TEXT_COLOR, NOTE_COLOR = (250, 250, 250), (40, 40, 40), (120, 120, 1
 WARNING_COLOR = (190, 90, 0)
 BORDER_COLOR = (0, 220, 255)  # border of the real image inside its padding
 
-NAMES = (schema.FILENAME, schema.SOURCE_ID)  # what a caption shows; the first that a record has
+NAMES = (schema.FILENAME, schema.SOURCE_ID)  # a caption shows the first that a record has
 
 
 class GridCell(NamedTuple):

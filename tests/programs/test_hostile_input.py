@@ -199,6 +199,7 @@ def test_absurd_numbers(verb, capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf, "Graph", build)
     monkeypatch.setattr(tf.data, "Dataset", build)
+    monkeypatch.chdir(tmp_path)  # check-data writes its report there
     path = tmp_path / "a.config"
     path.write_text(pipeline.format_pipeline(small_config()))
     model_dir = str(tmp_path / "model")

@@ -165,7 +165,7 @@ PARAMETERIZED: Registry[Callable[[Any, str, Sequence[Dict[str, Any]]], Metrics]]
     arguments=("eval_config", "categories"),
 )
 NO_NEEDS: FrozenSet[str] = frozenset()
-_MEMBERS = ("names", "needs", "num_keypoints", "add", "results")  # of `Metrics`
+_MEMBERS = ("names", "needs", "num_keypoints", "add", "results")
 
 
 def register(
