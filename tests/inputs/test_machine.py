@@ -1,7 +1,7 @@
+import _ctypes
 import shutil
 import sys
 
-import _ctypes
 import pytest
 
 from tests.processes import run_python
