@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import tf, tf1
@@ -55,12 +56,23 @@ class HookAdapter(tf1.train.SessionRunHook):
         return self._model_fn.built
 
     def save(self, prefix: str) -> None:
-        self._built.saver.save(self.session, prefix, write_state=False)
+        assert self.session is not None
+        saver, graph = self._built.saver, self.session.graph
+        saver.save(self.session, prefix, write_state=False, write_meta_graph=False)
+        with graph.as_default():
+            tf1.train.export_meta_graph(
+                f"{prefix}.meta", graph_def=self._graph_def, saver_def=saver.as_saver_def()
+            )
 
     def trained_names(self) -> List[str]:
         return list(self._built.step.applied.gradients)
 
     def graph_def(self) -> Any:
+        return self._graph_def
+
+    @functools.cached_property
+    def _graph_def(self) -> Any:
+        """Kept, because making it takes longer than writing a small checkpoint."""
         assert self.session is not None
         return self.session.graph.as_graph_def(add_shapes=True)
 
