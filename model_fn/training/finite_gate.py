@@ -35,8 +35,8 @@ def written_values(updates: Sequence[Any]) -> List[tf.Tensor]:
 
 def nan_unless_finite(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """float32 scalar: 0 if all elements of all tensors are finite, otherwise NaN."""
-    flat = [tf.reshape(tf.math.is_finite(tensor), [-1]) for tensor in tensors]
-    return tf.where(tf.reduce_all(tf.concat(flat, 0)), 0.0, math.nan)
+    elements = tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+    return tf.where(tf.reduce_all(tf.math.is_finite(elements)), 0.0, math.nan)
 
 
 def _operation(update: Any) -> tf.Operation:
