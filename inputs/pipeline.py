@@ -274,11 +274,7 @@ def build_eval_input_fn(
         drops = batch_size == 1 or (reader.HasField("drop_remainder") and reader.drop_remainder)
         order = Order(DEFAULT_EVAL_SEED, passes, every, shard, drops)
         needs_masks = predicts_masks(pipeline_config.model)
-        dataset = _batches(examples, order, fault_log, InputPlace(), needs_masks)
-        # The first images are read while TensorFlow prepares the graph that evaluates them.
-        options = tf.data.Options()
-        options.experimental_warm_start = True
-        return dataset.with_options(options)
+        return _batches(examples, order, fault_log, InputPlace(), needs_masks)
 
     return input_fn
 
@@ -341,6 +337,8 @@ def _batches(
     dataset = dataset.prefetch(reader.num_prefetch_batches)
     options = tf.data.Options()
     options.autotune.enabled = not place.has_python
+    # The first images are read while TensorFlow saves a checkpoint and prepares the graph.
+    options.experimental_warm_start = True
     return dataset.with_options(options)
 
 
