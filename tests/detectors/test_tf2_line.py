@@ -22,12 +22,12 @@ from tests.detectors.configs import small_detector
 
 LIGHT = "ssd_mobilenet_v2_fpnlite_320x320_coco17_tpu-8"
 USUAL = (
-    "ssd_mobilenet_v2_320x320_coco17_tpu-8",
     "ssd_efficientdet_d0_512x512_coco17_tpu-8",
-    "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8",
     "faster_rcnn_resnet50_v1_fpn_640x640_coco17_tpu-8",
 )
 OTHERS = (
+    "ssd_mobilenet_v2_320x320_coco17_tpu-8",
+    "ssd_resnet50_v1_fpn_640x640_coco17_tpu-8",
     "ssd_efficientdet_d1_640x640_coco17_tpu-8",
     "ssd_mobilenet_v1_fpn_640x640_coco17_tpu-8",
     "faster_rcnn_resnet50_v1_640x640_coco17_tpu-8",
