@@ -6,6 +6,7 @@ As a program, this module reads requests as JSON lines and answers in JSON lines
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -23,6 +24,12 @@ from tests import small_extractor
 from tests.conftest import TESTS, quicken
 
 TIMEOUT = 240.0  # seconds, for a machine that does much else; below that of pytest
+# What forks would otherwise import each for itself.
+PRELOADED = (
+    "estimator_det.programs.cli", "exporters.detect_files", "exporters.formats.export",
+    "matplotlib.figure", "model_fn.checks.config_check", "model_fn.checks.data_check",
+    "tests.model_fn.fake",
+)  # fmt: skip
 EVALUATION_BEGINS = "the first batch of an evaluation"  # what training of the fake detector prints
 
 
@@ -256,8 +263,8 @@ def _child(request: Dict[str, Any]) -> int:
 
 
 def _serve() -> None:
-    import tests.model_fn.fake  # noqa: F401
-
+    for module in PRELOADED:
+        importlib.import_module(module)
     children: List[int] = []
     for line in sys.stdin:
         request = json.loads(line)
