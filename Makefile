@@ -25,8 +25,9 @@ EXTRAS_TESTS := tests/exporters/formats/test_export.py::test_converters_that_are
   tests/exporters/formats/test_formats.py \
   tests/exporters/test_video.py tests/exporters/test_detect_shards.py \
   tests/inputs/conversion/test_beam_pipeline.py tests/programs/test_tracking.py
-# The last releases that fit TensorFlow 2.15.
-TFJS := tensorflowjs==4.22.0 tensorflow-decision-forests==1.8.1 jax==0.4.34 flax==0.10.4
+# The last releases that fit TensorFlow 2.15, whose TensorBoard imports the pkg_resources of setuptools 81.
+TFJS := tensorflowjs==4.22.0 tensorflow-decision-forests==1.8.1 jax==0.4.34 flax==0.10.4 \
+  setuptools==81.0.0
 
 # protoc writes for protobuf 4, which only the first of the supported TensorFlows bring.
 comma := ,
@@ -45,6 +46,8 @@ layer = $(PYTHON) -m venv --clear --without-pip $(1) && \
 
 # TensorFlow's notes on missing accelerators hide what matters.
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Tests start some forty processes, each of which would compile all modules.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv lint types contracts unit dist test-dist test-extras audit release smoke smoke-newest versions test test-all test-newest test-matrix \
@@ -87,14 +90,15 @@ $(STAMP): setup.py pyproject.toml requirements_test_lock.txt
 
 # The newest versions that fit, for every Python at once. uv reads no settings of pip, so folders of
 # wheels that this machine may have are left out.
-COMPILE = UV_CUSTOM_COMPILE_COMMAND='make lock' $(VENV)-lock/bin/uv pip compile pyproject.toml --quiet --upgrade \
-  --universal --python-version 3.9 --generate-hashes
+UV = UV_CUSTOM_COMPILE_COMMAND='make lock' $(VENV)-lock/bin/uv pip compile --quiet --upgrade --generate-hashes
+COMPILE = $(UV) pyproject.toml --universal --python-version 3.9
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
 	$(COMPILE) --output-file requirements_lock.txt
 	$(COMPILE) --constraint requirements_lock.txt --extra test --extra protos --output-file requirements_test_lock.txt
 	$(COMPILE) --extra test --extra all --output-file requirements_extras_lock.txt
+	printf '%s\n' $(TFJS) | $(UV) - --python-version 3.11 --output-file requirements_tfjs_lock.txt
 	rm -rf $(VENV)-lock
 
 # Wheel and source distribution. REPOSITORY=https://… makes the links of the long description absolute.
@@ -121,7 +125,7 @@ test-extras: $(STAMP)
 	$(call layer,$(VENV)-extras)
 	$(VENV)-extras/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements_extras_lock.txt
 	$(call layer,$(VENV)-tfjs)
-	$(VENV)-tfjs/bin/python -m pip install --quiet --no-compile $(TFJS)
+	$(VENV)-tfjs/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements_tfjs_lock.txt
 	NO_SKIPS=1 ESTIMATOR_DET_CONVERTERS=$(abspath $(VENV)-tfjs) $(subst $(BIN),$(VENV)-extras/bin,$(PYTEST)) $(EXTRAS_TESTS)
 	rm -rf $(VENV)-extras $(VENV)-tfjs
 
