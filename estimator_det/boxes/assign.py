@@ -93,7 +93,7 @@ class TargetAssigner:
             rows, tf.constant([0.0] * 4 + [self.negative_class_weight]), matches, matmul
         )
         matched_boxes, weight = tf.split(fetched, [4, 1], axis=-1)
-        class_targets = _fetch(classes, label, matches, matmul)
+        class_targets = self.class_targets(classes, label, matches)
         points = None if keypoints is None else _fetch_keypoints(keypoints, matches, matmul)
         codes = self.coder.encode(matched_boxes, anchors, points)
 
@@ -106,6 +106,12 @@ class TargetAssigner:
             box_weights=tf.squeeze(tf.where(is_matched, weight, 0.0), -1),
             matches=matches,
         )
+
+    def class_targets(
+        self, classes: tf.Tensor, unmatched_class_label: tf.Tensor, matches: tf.Tensor
+    ) -> tf.Tensor:
+        """Class rows [B, G, C] of matches [B, A], or the label [C] -> [B, A, C]."""
+        return _fetch(classes, unmatched_class_label, matches, self.matcher.use_matmul_gather)
 
     def _matches(
         self,

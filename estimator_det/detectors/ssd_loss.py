@@ -15,13 +15,13 @@ from estimator_det.boxes.coders import make_box_coder
 from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
-from estimator_det.compat import tf
+from estimator_det.compat import num_tpu_shards, tf
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.errors import Problem
-from estimator_det.losses.classification import make_classification_loss
+from estimator_det.losses.classification import make_classification_loss, sum_by_image
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
 from estimator_det.protos import ssd_pb2
@@ -29,6 +29,10 @@ from estimator_det.protos import ssd_pb2
 LOCALIZATION = "Loss/localization_loss"
 CLASSIFICATION = "Loss/classification_loss"
 EQUALIZATION = "Loss/equalization_loss"
+
+# Class logits of an image from which on images are computed one after the other: EfficientDet D0
+# has 4.4 million. A TPU fuses the loss, and needs no wide tensors for it.
+WIDE = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,12 @@ class SsdLoss:
         targets = self._apply_sampler(self.assign(predictions.anchors, groundtruth))
         counts = count_assignment(targets.matches, groundtruth.valid)
         box_losses = self._box_losses(predictions, targets, groundtruth.is_annotated)
-        class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
         if self.expected_weights:
             box_total, class_total = self._expected_losses(
-                predictions, targets, box_losses, class_losses, groundtruth.is_annotated
+                predictions, targets, box_losses, groundtruth.is_annotated
             )
         elif self.miner:
+            class_losses = self._class_losses(predictions, targets, groundtruth.is_annotated)
             decoded = self.assigner.coder.decode(predictions.box_encodings, predictions.anchors)
             per_anchor = class_losses  # [B, A]; softmax losses have no class axis
             if class_losses.shape.rank == 3:
@@ -74,7 +78,8 @@ class SsdLoss:
             box_total, class_total = mined_losses.localization, mined_losses.classification
             counts.update(mined_losses.counts())
         else:
-            box_total, class_total = tf.reduce_sum(box_losses), tf.reduce_sum(class_losses)
+            box_total = tf.reduce_sum(box_losses)
+            class_total = self._class_total(predictions, targets, groundtruth)
 
         divisor = (
             tf.reduce_sum(targets.box_weights)
@@ -173,12 +178,36 @@ class SsdLoss:
             losses_mask=annotated,
         )
 
+    def _class_total(
+        self, predictions: Predictions, targets: Targets, groundtruth: Groundtruth
+    ) -> tf.Tensor:
+        """Sum of the classification losses of all anchors."""
+        logits, annotated = predictions.class_logits, groundtruth.is_annotated
+        is_wide = (logits.shape[1:].num_elements() or 0) >= WIDE
+        if not is_wide or self.use_confidences or num_tpu_shards() is not None:
+            return tf.reduce_sum(self._class_losses(predictions, targets, annotated))
+        classes = self._with_background(groundtruth.classes)
+
+        def loss_of_image(number: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+            class_targets = self.assigner.class_targets(
+                classes[number][tf.newaxis],
+                tf.constant(self.unmatched_class),
+                targets.matches[number][tf.newaxis],
+            )
+            return self.terms.classification(
+                logits,
+                class_targets,
+                weights=targets.class_weights[number][tf.newaxis],
+                losses_mask=None if annotated is None else annotated[number][tf.newaxis],
+            )
+
+        return tf.reduce_sum(sum_by_image(loss_of_image, logits))
+
     def _expected_losses(
         self,
         predictions: Predictions,
         targets: Targets,
         box_losses: tf.Tensor,
-        class_losses: tf.Tensor,
         annotated: Optional[tf.Tensor],
     ) -> Tuple[tf.Tensor, tf.Tensor]:
         """Computes the sums of losses that sampling would have on average.
@@ -187,6 +216,7 @@ class SsdLoss:
         target is the probability of foreground.
         """
         assert self.expected_weights is not None
+        class_losses = self._class_losses(predictions, targets, annotated)
         unmatched = tf.broadcast_to(
             tf.constant(self.unmatched_class), tf.shape(targets.class_targets)
         )

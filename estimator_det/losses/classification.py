@@ -10,6 +10,7 @@ import functools
 import math
 from typing import Any, Callable, Iterator, Optional, Tuple, Union
 
+from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
@@ -66,6 +67,39 @@ class ClassificationLoss:
         # Masked twice: clean inputs keep gradients finite, clean results drop the masked images'
         # loss.
         return zero_images(self._function(predictions, targets, weights), losses_mask)
+
+
+def sum_by_image(
+    loss_of_image: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], logits: tf.Tensor
+) -> tf.Tensor:
+    """Sums of losses: logits [B, A, C] -> [B], with gradients of logits alone.
+
+    Images follow each other. Only logits and their gradient exist for all of them at once; what the
+    loss computes on the way exists for one.
+
+    Args:
+        loss_of_image: From the number of an image, int32 [], and its logits [1, A, C] to losses.
+    """
+    slopes_spec = tf.TensorSpec(logits.shape[1:], logits.dtype)
+
+    def sums(logits: tf.Tensor) -> Any:
+        def sum_and_slopes(number: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+            rows = logits[number][tf.newaxis]  # XLA knows its shape; a slice of one it does not
+            with tf.GradientTape() as tape:
+                tape.watch(rows)
+                total = tf.reduce_sum(loss_of_image(number, rows))
+            return total, tape.gradient(total, rows)[0]
+
+        with tf.control_dependencies([logits]):  # or targets of the first image would be early
+            totals, slopes = tf.map_fn(
+                sum_and_slopes,
+                tf.range(sizes(logits)[0]),
+                fn_output_signature=(tf.TensorSpec([], logits.dtype), slopes_spec),
+                parallel_iterations=1,
+            )
+        return totals, lambda upstream: upstream[:, None, None] * slopes
+
+    return tf.custom_gradient(sums)(logits)
 
 
 CLASSIFICATION_LOSSES: Registry[Callable[[Any], _LossFunction]] = Registry(

@@ -6,8 +6,8 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
-from estimator_det.detectors import Groundtruth, Predictions
+from estimator_det.compat import tf, tf1
+from estimator_det.detectors import Groundtruth, Predictions, ssd_loss
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.losses.mining import MinedLosses
@@ -111,6 +111,29 @@ def test_images_nobody_annotated_give_no_loss():
     found = terms(truth=truth, encodings=2.0)
     assert found["classification"] == pytest.approx(12 * LOG_2 / 3)
     assert found["localization"] == pytest.approx(2 * 4 * 1.5 / 3)
+
+
+@pytest.mark.parametrize("kind", ["weighted_sigmoid_focal", "weighted_softmax"])
+def test_images_with_many_logits_are_compared_one_by_one(monkeypatch, kind):
+    loss = make_loss(f"loss {{ classification_loss {{ {kind} {{}} }} }}")
+    values, wide = [], []
+    for limit in (ssd_loss.WIDE, 1):
+        monkeypatch.setattr(ssd_loss, "WIDE", limit)
+        with tf.Graph().as_default() as graph:
+            logits = tf.reshape(tf.range(-1.2, 1.2, 0.1), [2, 4, 3])
+            truth = groundtruth(1)._replace(is_annotated=tf.constant([False, True]))
+            found = loss(predictions()._replace(class_logits=logits), truth).terms
+            total = found["Loss/classification_loss"]
+            results = [total, *tf.gradients(total, logits)]
+            values.append(evaluate(results))
+            names = [tensor.op.name for tensor in results]
+            computed = tf1.graph_util.extract_sub_graph(graph.as_graph_def(), names).node
+            outputs = [graph.get_operation_by_name(each.name).outputs for each in computed]
+            wide.append(sum(each[0].shape == logits.shape for each in outputs if each))
+    for plain, by_image in zip(*values):
+        np.testing.assert_allclose(by_image, plain, rtol=1e-5, atol=1e-7)
+    # Logits and their gradient remain, with copies that need no memory.
+    assert wide[1] < 6 < wide[0]
 
 
 def test_absent_keypoints_give_no_loss():
