@@ -377,12 +377,7 @@ def _make_task(
     count = len(item.keypoints)
     offsets = 2 * count if config.per_keypoint_offset else 2
 
-    def head(
-        kind: str,
-        channels: int,
-        params: center_net_pb2.CenterNet.PredictionHeadParams,
-        bias: float = 0.0,
-    ) -> Head:
+    def head(kind: str, channels: int, params: HeadParams, bias: float = 0.0) -> Head:
         name = f"{config.task_name}/keypoint/{kind}"
         return make_head(name, channels, params, use_depthwise=model.use_depthwise, bias=bias)
 

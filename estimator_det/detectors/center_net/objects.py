@@ -11,6 +11,7 @@ from estimator_det.boxes.heatmaps import (
     draw_gaussians,
     gaussian_deviations,
     keep_peaks,
+    real_pixels,
     top_pixels,
     values_at,
 )
@@ -90,10 +91,7 @@ class ObjectTask:
         height, width = height_and_width(scores)
         # The Object Detection API compares pixels of the map with sizes of the image, so that it
         # rarely finds any padding.
-        rows = tf.range(height) < true_shapes[:, :1]
-        columns = tf.range(width) < true_shapes[:, 1:2]
-        is_real = (rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :])[..., tf.newaxis]
-        scores *= tf.cast(is_real, tf.float32)
+        scores *= real_pixels(true_shapes, (height, width), stride=1)[..., tf.newaxis]
         peaks = top_pixels(keep_peaks(scores, self.window), self.max_boxes)
         box_sizes = tf.nn.relu(values_at(maps[SCALE][-1], peaks.y, peaks.x))
         centers = peaks.points + values_at(maps[OFFSET][-1], peaks.y, peaks.x)

@@ -54,12 +54,24 @@ def _reversed_means(images: tf.Tensor) -> tf.Tensor:
     return tf.reverse(subtract_channel_means(images), [-1])
 
 
-def _resnet_scope(**settings: Any) -> contextlib.AbstractContextManager[None]:
-    return published_scope(
-        *RESNET_BATCH_NORM,
-        weights_initializer=slim.xavier_initializer(),
-        weights_regularizer=None,
-        activation_fn=tf.nn.relu,
+def _resnet(
+    scope: str, normalizer: Callable[..., tf.Tensor], layout: MapLayout, **settings: Any
+) -> Recipe[MapLayout]:
+    return Recipe(
+        scope=f"{scope}{KERAS}",
+        arg_scope=functools.partial(
+            published_scope,
+            *RESNET_BATCH_NORM,
+            weights_initializer=slim.xavier_initializer(),
+            weights_regularizer=None,
+            activation_fn=tf.nn.relu,
+            normalizer_fn=normalizer,
+        ),
+        layout=layout,
+        min_size=1,
+        ignores=OWN_FIELDS,
+        classifier="_base_model",
+        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
         **settings,
     )
 
@@ -73,31 +85,16 @@ def _resnet_fpn(layers: int) -> Recipe[MapLayout]:
             maps = [blocks[f"block{number}"] for number in (4, 3, 2, 1)]
             return (enlarging.top_down_map(maps, DECONVOLVED, DECONVOLVED[-1]),)
 
-    return Recipe(
-        scope=f"resnet_v1_{layers}{KERAS}",
-        arg_scope=functools.partial(_resnet_scope, normalizer_fn=with_bias(batch_norm)),
-        layout=MapLayout(backbone, pyramid),
-        normalize=_reversed_means,
-        min_size=1,
-        ignores=OWN_FIELDS,
-        classifier="_base_model",
-        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
-    )
+    layout, normalizer = MapLayout(backbone, pyramid), with_bias(batch_norm)
+    return _resnet(f"resnet_v1_{layers}", normalizer, layout, normalize=_reversed_means)
 
 
 def _resnet_v2(layers: int) -> Recipe[MapLayout]:
     def backbone(images: tf.Tensor, _: MapOptions) -> Activations:
         return {"output": resnet.keras_resnet_v2(pad_to_multiple(images, STEP), layers)}
 
-    return Recipe(
-        scope=f"resnet_v2_{layers}{KERAS}",
-        arg_scope=functools.partial(_resnet_scope, normalizer_fn=batch_norm),
-        layout=MapLayout(backbone, functools.partial(_deconvolved, name="output", kernel=3)),
-        min_size=1,
-        ignores=OWN_FIELDS,
-        classifier="_base_model",
-        object_paths=_paths("_base_model", "_feature_extractor_model", resnet.keras_order),
-    )
+    pyramid = functools.partial(_deconvolved, name="output", kernel=3)
+    return _resnet(f"resnet_v2_{layers}", batch_norm, MapLayout(backbone, pyramid))
 
 
 def _deconvolved(
