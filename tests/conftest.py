@@ -10,6 +10,9 @@ import pathlib
 from typing import Any, Dict, Iterator, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Several processes share the cores. Two threads that share the small operations of tests switch so
+# often that a session takes four times the processor time of one thread.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import numpy as np
 import pytest

@@ -47,7 +47,6 @@ ALIKE = {
     "ssd_inception_v2_coco",
     "ssd_mobiledet_cpu",
     "ssd_mobiledet_edgetpu",
-    "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
     "ssd_mobilenet_v2_coco",  # its network is that of MnasFPN
     "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
