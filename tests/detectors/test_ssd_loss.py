@@ -135,6 +135,12 @@ def test_images_with_many_logits_are_compared_one_by_one(monkeypatch, kind):
     # Logits and their gradient remain, with copies that need no memory.
     assert wide[1] < 6 < wide[0]
 
+    def classification() -> tf.Tensor:
+        return loss(predictions(), groundtruth()).terms["Loss/classification_loss"]
+
+    compiled = tf.function(classification, autograph=False, jit_compile=True)
+    assert float(compiled()) == pytest.approx(float(classification()))
+
 
 def test_absent_keypoints_give_no_loss():
     overrides = """box_coder { keypoint_box_coder { num_keypoints: 1 } }
