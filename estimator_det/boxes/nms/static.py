@@ -1,37 +1,35 @@
 """Suppression with static shapes, for TPU and XLA, which cannot run the usual kernels.
 
-A loop picks detections one by one, the best of all classes first: among the best candidates of each
-image, and where these are too few for its picks, again among all. All shapes are static if those of
-boxes and scores are. Letters: B images, A anchors, C classes, q boxes per anchor (1 or C), K
-candidates, S picks.
+A loop picks detections among the best candidates of each image, a block at once. If these are too
+few, another loop picks among all, one by one, the best of all classes first. All shapes are static
+if the shapes of boxes and scores are. Letters: B images, A anchors, C classes, q boxes per anchor
+(1 or C), K candidates, T candidates of a block, R picks that later ones are compared with, S picks.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, Tuple
 
+import numpy as np
+
 from estimator_det.boxes.geometry import sizes
 from estimator_det.boxes.nms.coded_boxes import gather_picks, has_area
 from estimator_det.boxes.nms.kernels import (
     CANDIDATES_PER_DETECTION,
     FIRST_CANDIDATES,
-    GROWTH,
     NmsOptions,
     Picks,
+    best_picks,
     score_floor,
 )
 from estimator_det.compat import tf
 
 # Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.
 _SUPPRESSED = tf.float32.min
-
-
-class _CandidateState(NamedTuple):
-    """State of the loop over the best candidates."""
-
-    remaining: tf.Tensor  # float32 [B, K]: scores by falling score, _SUPPRESSED if dropped
-    num_picked: tf.Tensor  # int32 [B, C]: picks of each class, visible or not
-    picks: Picks  # [B, S] each
+# Candidates of a step, T. More would need fewer steps, but compare more pairs in vain.
+_BLOCK = 64
+# Rounds of a step. Boxes that depend on each other in longer chains are left to the next steps.
+_ROUNDS = 4
 
 
 class _LoopState(NamedTuple):
@@ -44,15 +42,14 @@ class _LoopState(NamedTuple):
     picks: Picks  # [B, S] each
 
 
-def _overlaps(corners: tf.Tensor, anchor: tf.Tensor) -> tf.Tensor:
-    """IoU of a box with all boxes, corners [B, 4, A], anchor [B] -> [B, A]; 0 without area.
+def _overlaps(corners_a: tf.Tensor, corners_b: tf.Tensor) -> tf.Tensor:
+    """IoU of boxes whose corners are [B, 4, ...], with broadcasting -> [B, ...]; 0 without area.
 
     Operations and their order are those of TensorFlow's kernels, so that pairs at the threshold
     fall on the same side.
     """
-    box = tf.gather(corners, anchor, axis=2, batch_dims=1)
-    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(box[:, :, None], num=4, axis=1)
-    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(corners, num=4, axis=1)
+    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(corners_a, num=4, axis=1)
+    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(corners_b, num=4, axis=1)
     area_a = (ymax_a - ymin_a) * (xmax_a - xmin_a)
     area_b = (ymax_b - ymin_b) * (xmax_b - xmin_b)
     height = tf.maximum(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b), 0.0)
@@ -132,57 +129,107 @@ def _num_candidates(options: NmsOptions) -> int:
     return max(FIRST_CANDIDATES, CANDIDATES_PER_DETECTION * options.max_total)
 
 
+def _count_picks(is_pick: tf.Tensor, pairs: tf.Tensor) -> tf.Tensor:
+    """Number of picks [B, M] with a 1 in each column of pairs, float32 [B, M, N] -> [B, N]."""
+    return tf.matmul(tf.cast(is_pick, tf.float32)[:, None, :], pairs)[:, 0]
+
+
+def _pick_greedily(is_open: tf.Tensor, suppresses: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Picks open boxes [B, T] that no earlier pick suppresses, float32 [B, T, T].
+
+    Too many picks suppress too much, so that the next picks are too few, and the other way round. A
+    box is decided once it is the same in both: at first the best box, then boxes that only decided
+    ones overlap, and so on.
+
+    Returns:
+        Picks, bool [B, T], and the number of leading boxes that are decided in all images.
+    """
+    most = least = is_open
+    for _ in range(_ROUNDS):
+        least = is_open & (_count_picks(most, suppresses) < 0.5)
+        most = is_open & (_count_picks(least, suppresses) < 0.5)
+    numbers = tf.range(_BLOCK)
+    num_decided = tf.reduce_min(tf.where(tf.equal(most, least), _BLOCK, numbers))
+    return most & (numbers < num_decided), num_decided
+
+
 def _candidate_picks(
     boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
 ) -> Tuple[Picks, tf.Tensor]:
     """Picks among the best scores of each image, and bool [B]: others cannot change them.
 
-    A step compares K candidates, and not all anchors; it copies none of the other scores.
+    A step decides up to T candidates, the best first, and compares them with each other and with
+    the picks so far, R at most: an image with more picks, many outside its window, is left to the
+    other loop.
     """
     batch, num_classes, num_anchors = sizes(remaining)
-    count = _num_candidates(options)
+    count = min(_num_candidates(options), num_classes * num_anchors)
+    num_rows = max(count, options.max_total) + _BLOCK
     # By class, then anchor, which is the order of equal scores.
     scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
+    has_no_others = scores[:, -1] <= _SUPPRESSED
+    # So that a block may begin at each candidate.
+    padding = [[0, 0], [0, num_rows - count]]
+    scores = tf.pad(scores, padding, constant_values=_SUPPRESSED)
+    places = tf.pad(places, padding)
     labels, anchors = places // num_anchors, places % num_anchors
     candidates = gather_picks(boxes, anchors, labels)
     corners = _corners(candidates[:, :, None, :])[:, 0]
-    visible = has_area(candidates, windows)
-    slots = tf.range(options.max_total)
+    is_candidate, visible = scores > _SUPPRESSED, has_area(candidates, windows)
+    numbers = tf.range(num_rows)
+    max_picks = options.max_total + _BLOCK
+    # Rows are the picks so far, then the block itself, whose candidates follow each other.
+    is_earlier = np.triu(np.ones([max_picks + _BLOCK, _BLOCK], bool), 1 - max_picks)
+    is_earlier[:max_picks] = True
 
-    def needs_more(state: _CandidateState) -> tf.Tensor:
-        has_candidates = tf.reduce_max(state.remaining, axis=1) > _SUPPRESSED
-        return tf.reduce_any(has_candidates & ~state.picks.valid[:, -1])
+    def first_picks(is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """True for picks, and their rows, in order: [B, K] -> [B, R] twice."""
+        keys, rows = tf.math.top_k(tf.where(is_pick, num_rows - numbers, 0), max_picks)
+        return keys > 0, rows
 
-    def take_best(state: _CandidateState) -> Tuple[_CandidateState]:
-        place = tf.argmax(state.remaining, axis=1, output_type=tf.int32)
-        score, label, anchor, is_visible = (
-            tf.gather(rows, place, axis=1, batch_dims=1)
-            for rows in (state.remaining, labels, anchors, visible)
+    def needs_more(start: tf.Tensor, is_pick: tf.Tensor) -> tf.Tensor:
+        num_picks, num_visible = (
+            tf.reduce_sum(tf.cast(each, tf.int32), axis=1) for each in (is_pick, is_pick & visible)
         )
-        active = (score > _SUPPRESSED) & ~state.picks.valid[:, -1]
-        is_label = tf.equal(tf.range(num_classes), label[:, None]) & active[:, None]
-        num_picked = state.num_picked + tf.cast(is_label, tf.int32)
-        is_full = tf.reduce_any(is_label & (num_picked >= options.max_per_class), axis=1)
-        dropped = (_overlaps(corners, place) > options.iou_threshold) | is_full[:, None]
-        dropped &= tf.equal(labels, label[:, None])
-        dropped |= tf.equal(tf.range(count), place[:, None])
-        num = tf.reduce_sum(tf.cast(state.picks.valid, tf.int32), axis=1)
-        is_slot = tf.equal(slots, num[:, None]) & (active & is_visible)[:, None]
-        return (
-            _CandidateState(
-                tf.where(dropped & active[:, None], _SUPPRESSED, state.remaining),
-                num_picked,
-                _with_pick(state.picks, is_slot, score, label, anchor),
-            ),
-        )
+        is_left = tf.reduce_any(is_candidate & (numbers >= start), axis=1)
+        is_short = (num_visible < options.max_total) & (num_picks < max_picks)
+        return tf.reduce_any(is_left & is_short)
 
-    first = _CandidateState(
-        scores, tf.fill([batch, num_classes], 0), _no_picks(batch, options.max_total)
+    def pick_of_block(start: tf.Tensor, is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        block = start + tf.range(_BLOCK)
+        own_corners, own_labels, is_open = (
+            tf.gather(rows, block, axis=-1) for rows in (corners, labels, is_candidate)
+        )
+        is_row, rows = first_picks(is_pick)
+        row_labels = tf.where(is_row, tf.gather(labels, rows, batch_dims=1), -1)
+        row_corners = tf.gather(corners, rows, axis=2, batch_dims=1)
+        row_labels = tf.concat([row_labels, own_labels], axis=1)
+        row_corners = tf.concat([row_corners, own_corners], axis=2)
+        is_rival = tf.equal(row_labels[:, :, None], own_labels[:, None, :]) & is_earlier
+        overlap = _overlaps(row_corners[:, :, :, None], own_corners[:, :, None, :])
+        suppresses = tf.cast(is_rival & (overlap > options.iou_threshold), tf.float32)
+        is_open &= _count_picks(is_row, suppresses[:, :max_picks]) < 0.5
+        is_own, num_decided = _pick_greedily(is_open, suppresses[:, max_picks:])
+        # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
+        num_before = _count_picks(
+            tf.concat([is_row, is_own], axis=1), tf.cast(is_rival, tf.float32)
+        )
+        is_own &= num_before < options.max_per_class
+        is_block = (numbers >= start) & (numbers < start + _BLOCK)
+        is_own = tf.gather(is_own, tf.clip_by_value(numbers - start, 0, _BLOCK - 1), axis=1)
+        return start + num_decided, tf.where(is_block, is_own, is_pick)
+
+    _, is_pick = tf.while_loop(
+        needs_more, pick_of_block, (0, tf.zeros_like(is_candidate)), parallel_iterations=1
     )
-    (state,) = tf.while_loop(
-        needs_more, take_best, (first,), maximum_iterations=count, parallel_iterations=1
+    is_row, rows = first_picks(is_pick)
+    row_scores, row_labels, row_anchors, row_visible = (
+        tf.gather(each, rows, batch_dims=1) for each in (scores, labels, anchors, visible)
     )
-    return state.picks, state.picks.valid[:, -1] | (scores[:, -1] <= _SUPPRESSED)
+    picks = best_picks(
+        Picks(row_scores, row_labels, row_anchors, is_row & row_visible), options.max_total
+    )
+    return picks, picks.valid[:, -1] | (has_no_others & ~is_row[:, -1])
 
 
 def static_picks(
@@ -193,21 +240,20 @@ def static_picks(
 ) -> Picks:
     """Picks detections like `hard_picks` or, with `soft_sigma` above 0, `soft_picks`.
 
-    Scores never rise, so the best candidate of all classes is always the next pick. A loop ends
-    when there are enough picks, usually after `max_total` steps.
+    Scores never rise, so the best candidate of all classes is always the next pick.
     """
     class_scores = tf.transpose(scores, [0, 2, 1])
     is_candidate = class_scores >= score_floor(options.score_threshold)
     remaining = tf.where(is_candidate, class_scores, _SUPPRESSED)
     num_scores = scores.shape[2] * (scores.shape[1] or 0)
-    # Fewer are not worth two loops. Soft suppression may lower the best scores below all others.
-    if options.soft_sigma > 0.0 or num_scores <= GROWTH * _num_candidates(options):
+    # Soft suppression may lower the best scores below all others.
+    if options.soft_sigma > 0.0 or not num_scores:
         return _picks_of_all(boxes, remaining, windows, options)
-    best_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
+    first_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
     remaining = tf.where(is_complete[:, None, None], _SUPPRESSED, remaining)
     other_picks = _picks_of_all(boxes, remaining, windows, options)
     is_complete = is_complete[:, None]
-    return Picks(*(tf.where(is_complete, *rows) for rows in zip(best_picks, other_picks)))
+    return Picks(*(tf.where(is_complete, *rows) for rows in zip(first_picks, other_picks)))
 
 
 def _picks_of_all(
@@ -232,7 +278,8 @@ def _picks_of_all(
         label = tf.argmax(state.best, axis=1, output_type=tf.int32)
         column = tf.gather(state.remaining, label, batch_dims=1)
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
-        overlap = _overlaps(_corners_of_class(corners_by_slot, label), anchor)
+        corners = _corners_of_class(corners_by_slot, label)
+        overlap = _overlaps(corners, tf.gather(corners, anchor[:, None], axis=2, batch_dims=1))
         is_pick = tf.equal(anchor_numbers, anchor[:, None])
         lowered = _suppress(column, overlap, is_pick, floor, options)
         column = tf.where(active[:, None], lowered, column)
