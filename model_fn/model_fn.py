@@ -128,9 +128,7 @@ class ModelFn:
         train_step = step.make_train_step(
             detector, forward, batch.features, batch.labels, self._config, label_map, num_replicas
         )
-        restores = run_config is None or _may_restore(run_config)
-        saver = make_saver(train_config, run_config, restores=restores)
-        self.built = BuiltTraining(saver, train_step)
+        self.built = BuiltTraining(make_saver(train_config, run_config), train_step)
         hooks = []
         if train_step.synchronizing is not None:
             hooks = [SyncReplicasHook(train_step.synchronizing, run_config.is_chief, self._stop)]
@@ -139,7 +137,7 @@ class ModelFn:
             loss=forward.losses[step.TOTAL_LOSS],
             train_op=train_step.applied.op,
             training_hooks=hooks,
-            scaffold=make_scaffold(saver, run_config, train_step.summary.serialized),
+            scaffold=make_scaffold(self.built.saver, run_config, train_step.summary.serialized),
         )
 
     def _train_spec_for_tpu(self, batch: _Batch, *, is_on_core: bool) -> Any:
@@ -193,12 +191,6 @@ def create_model_fn(
     """
     require(pipeline_config, "model", "graph_rewriter")
     return ModelFn(pipeline_config, **options)
-
-
-def _may_restore(run_config: Any) -> bool:
-    """True if a training resumes, or may lose its variables with a task of its cluster."""
-    is_alone = run_config.num_worker_replicas == 1 and not run_config.num_ps_replicas
-    return not is_alone or bool(tf1.train.latest_checkpoint(run_config.model_dir))
 
 
 def _forward(

@@ -14,7 +14,6 @@ from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.grappler import tf_optimizer as _tf_optimizer
 from tensorflow.python.tpu import tpu_function as _tpu_function
-from tensorflow.python.training import saver as _saver
 
 
 @functools.cache
@@ -66,13 +65,6 @@ def num_tpu_shards() -> Optional[int]:
     """Returns the number of cores of the TPU computation being built; None outside of one."""
     shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
     return shards
-
-
-class SaveOnlyBuilder(_saver.BulkSaverBuilder):
-    """A `builder` of `tf1.train.Saver`s that are sharded and never restore."""
-
-    def _AddShardedRestoreOps(self, *_: Any) -> tf.Operation:
-        return tf.group(name="restore_all")
 
 
 def quick_callable(session: Any, fetch: Any, feed: Any) -> Callable[[Any], Any]:

@@ -6,8 +6,6 @@ import math
 from typing import Any, Callable, Container, Dict, Optional
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import SaveOnlyBuilder
-from estimator_det.errors import VARIABLES_LOST, SessionLostError
 from estimator_det.protos import model_pb2, train_pb2
 from model_fn.checkpoints.repair import restoring, step_of
 from model_fn.checkpoints.variables import AVERAGE_SUFFIX, OBJECT_GRAPH, SLOT, check_variables
@@ -22,17 +20,6 @@ class Saver(tf1.train.Saver):
     def restore(self, sess: tf1.Session, save_path: str) -> None:
         with restoring(save_path):
             super().restore(sess, save_path)
-
-
-class _SaveOnly(Saver):
-    """A saver without the operations that restore, which are a seventh of the graph of an SSD."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(builder=SaveOnlyBuilder(), **options)
-
-    def restore(self, sess: tf1.Session, save_path: str) -> None:
-        del sess, save_path
-        raise SessionLostError(VARIABLES_LOST)
 
 
 class EvaluationSaver(Saver):
@@ -121,16 +108,10 @@ class ConstantWeights:
 
 
 def make_saver(
-    train_config: train_pb2.TrainConfig,
-    run_config: Optional[Any] = None,
-    *,
-    restores: bool = True,
-) -> Saver:
-    """The saver of training: sharded, with relative paths, so that a model_dir can be moved.
-
-    Without `restores` it raises a SessionLostError if a new session replaces one that failed.
-    """
-    return (Saver if restores else _SaveOnly)(
+    train_config: train_pb2.TrainConfig, run_config: Optional[Any] = None
+) -> tf1.train.Saver:
+    """The saver of training: sharded, with relative paths, so that a model_dir can be moved."""
+    return Saver(
         sharded=True,
         max_to_keep=run_config.keep_checkpoint_max if run_config else 5,
         keep_checkpoint_every_n_hours=train_config.keep_checkpoint_every_n_hours,

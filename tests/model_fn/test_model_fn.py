@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import types
 from typing import Any, Dict, List, Optional
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import estimator, tf, tf1, tpu_estimator
-from estimator_det.errors import RunError, SessionLostError
+from estimator_det.errors import RunError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
@@ -109,28 +108,6 @@ def test_training_spec():
         "BoxPredictor/All/biases",
         "FeatureExtractor/BatchNorm/beta",
     }
-
-
-@pytest.mark.parametrize(
-    ("num_workers", "num_servers", "resumes", "restores"),
-    [(1, 0, False, False), (1, 0, True, True), (1, 1, False, True), (2, 0, False, True)],
-)
-def test_graphs_restore_where_a_training_may(tmp_path, num_workers, num_servers, resumes, restores):
-    run_config = types.SimpleNamespace(
-        model_dir=str(tmp_path), keep_checkpoint_max=5, is_chief=True,
-        num_worker_replicas=num_workers, num_ps_replicas=num_servers,
-    )  # fmt: skip
-    if resumes:
-        save(tmp_path, {WEIGHTS: 1.0})
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        model_fn = create.create_model_fn(fake.pipeline_config())
-        saver = model_fn(*_tensors(), ModeKeys.TRAIN, {}, run_config).scaffold.saver
-        assert ("RestoreV2" in {each.type for each in graph.get_operations()}) == restores
-        if not restores:
-            session.run(tf1.global_variables_initializer())
-            prefix = saver.save(session, str(tmp_path / "model.ckpt"))
-            with pytest.raises(SessionLostError):
-                saver.restore(session, prefix)
 
 
 @pytest.mark.parametrize("mode", [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT])
