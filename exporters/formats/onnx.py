@@ -12,6 +12,7 @@ from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
 from exporters.loaded_model import LoadedModel
+from inputs import machine
 
 _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 # Field 1 of `ModelProto`, its IR version, is 3 or more; SavedModels have a field 1 of 1.
@@ -68,9 +69,13 @@ class OnnxDetector(LoadedModel):
 
         super().__init__(path)
         errors = onnxruntime.capi.onnxruntime_pybind11_state
+        options = onnxruntime.SessionOptions()
+        # By default as many as the machine has cores; what a container does not get waits busily.
+        options.intra_op_num_threads = machine.available_cpus()
         try:
             self._session: Any = onnxruntime.InferenceSession(
                 files.read_bytes(path) if files.is_remote(path) else path,
+                options,
                 providers=["CPUExecutionProvider"],
             )
         except (errors.InvalidProtobuf, errors.InvalidGraph, errors.Fail, errors.NotImplemented,
