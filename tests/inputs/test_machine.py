@@ -1,21 +1,43 @@
-import _ctypes
-import shutil
 import sys
 
 import pytest
 
+from inputs import machine
 from tests.processes import run_python
 
+# Threads that allocate at the same time have an arena each, by default.
 PROGRAM = """
-import ctypes, sys
+import re, threading
 from inputs import machine
+machine.share_freed_memory()
 print(machine.allocator())
-ctypes.CDLL(sys.argv[1])
-print(machine.allocator())
+barrier = threading.Barrier(6)
+def allocate():
+    barrier.wait()
+    large = bytearray(100000)
+    barrier.wait()
+threads = [threading.Thread(target=allocate) for _ in range(6)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+machine.ctypes.CDLL(None).malloc_stats()
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux lists what is mapped")
-def test_the_allocator_is_named_by_its_library(tmp_path):
-    library = shutil.copy(_ctypes.__file__, tmp_path / "libjemalloc.so.2")
-    assert run_python("-c", PROGRAM, str(library), env={}).stdout == "glibc\njemalloc\n"
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is Linux's")
+def test_threads_share_freed_memory():
+    done = run_python("-c", PROGRAM, env={})
+    assert done.stdout == "glibc\n"
+    assert 1 <= done.stderr.count("Arena ") <= 2
+
+
+def test_what_the_environment_sets_is_left(monkeypatch):
+    opened = []
+    monkeypatch.setattr(machine.ctypes, "CDLL", opened.append)
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.arena_max=1")
+    machine.share_freed_memory()
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    machine.share_freed_memory()
+    assert opened == []
