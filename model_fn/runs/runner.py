@@ -103,6 +103,7 @@ def run(
     """
     require_v2_behavior()
     machine.share_freed_memory()  # before threads allocate
+    _LOG.info("Memory allocator: %s", machine.allocator())
     context = RunContext(
         with_precision(config, options),
         model_dir,
