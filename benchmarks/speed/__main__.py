@@ -20,7 +20,8 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from benchmarks.speed import growth
-from benchmarks.speed.parts import GOALS, PARTS
+from benchmarks.speed.accuracy import GOALS
+from benchmarks.speed.parts import PARTS
 
 TURNS = 3  # measurements of each place
 ROOT = str(pathlib.Path(__file__).resolve().parents[2])

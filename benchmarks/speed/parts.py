@@ -19,12 +19,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 
-from benchmarks.speed import components, growth
+from benchmarks.speed import accuracy, components, growth
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config import pipeline
-from exporters.benchmark.report import MAP_50
 from inputs import machine
-from inputs.datasets import shapes
 from inputs.pipeline import decoded_at_once
 from inputs.records import stream
 
@@ -35,9 +33,7 @@ GROWN_BATCHES, STEPS_OF_A_SIZE = (1, 8, 16, 32), 6
 EVALUATED_IMAGES = 10
 INPUT_RECORDS = 1000
 INPUT_ROUNDS, INPUT_BATCHES = 15, 25
-GOALS = (50, 70, 80)  # mAP@.50 in percent
 MEMORY_STEPS = 30
-ACCURACY_EVALUATIONS = 16
 
 Figures = Dict[str, Any]
 
@@ -351,33 +347,6 @@ def _first_examples(arguments: argparse.Namespace, count: int) -> str:
     return path
 
 
-def accuracy(arguments: argparse.Namespace) -> Figures:
-    """Seconds of a training until mAP@.50 reaches each of `GOALS`, as `init` configures it."""
-    from estimator_det.programs import starter, starter_plan
-    from model_fn.evaluation import history
-    from model_fn.runs import runner
-    from model_fn.runs.options import EvaluationOptions
-
-    folder = arguments.records
-    if folder is None:
-        folder = str(arguments.scratch / "records")
-        shapes.make_dataset(folder, seed=0)
-    budget = starter.Budget(hours=arguments.hours)
-    config = starter_plan.make_plan(folder, budget, model=None, weights=None).config
-    interval = max(1, config.train_config.num_steps // ACCURACY_EVALUATIONS)
-    model_dir = str(arguments.scratch / "accuracy")
-    start = time.time()
-    evaluating = EvaluationOptions(every_steps=interval, export_final=False)
-    runner.train_and_evaluate(config, model_dir, seed=0, progress=False, evaluation=evaluating)
-    figures: Figures = {}
-    for evaluation in history.read(model_dir, "0"):
-        figures["final_accuracy"] = evaluation.value(MAP_50)
-        for goal in GOALS:
-            if figures["final_accuracy"] >= goal / 100:
-                figures.setdefault(f"seconds_to_{goal}", evaluation.time - start)
-    return figures
-
-
 def serving(arguments: argparse.Namespace) -> Figures:
     """A SavedModel as served, its network and its post-processing, and the growth of memory."""
     from exporters import export_saved_model
@@ -457,5 +426,5 @@ PARTS: Dict[str, Callable[[argparse.Namespace], Figures]] = {
     "conversion": components.conversion,
     "growth": grow,
     "scaling": components.scaling,
-    "accuracy": accuracy,
+    "accuracy": accuracy.accuracy,
 }

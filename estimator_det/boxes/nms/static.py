@@ -153,6 +153,74 @@ def _pick_greedily(is_open: tf.Tensor, suppresses: tf.Tensor) -> Tuple[tf.Tensor
     return most & (numbers < num_decided), num_decided
 
 
+class _Candidates(NamedTuple):
+    """The best scores of each image and their boxes, padded so that a block may begin at each."""
+
+    scores: tf.Tensor  # float32 [B, K], falling; _SUPPRESSED past the last
+    labels: tf.Tensor  # int32 [B, K]
+    anchors: tf.Tensor  # int32 [B, K]
+    corners: tf.Tensor  # float32 [B, 4, K]
+    visible: tf.Tensor  # bool [B, K]: has an area in its window
+
+    @property
+    def is_real(self) -> tf.Tensor:
+        return self.scores > _SUPPRESSED
+
+
+def _best_candidates(
+    boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
+) -> Tuple[_Candidates, tf.Tensor]:
+    """The candidates, and bool [B]: an image has no others."""
+    batch, num_classes, num_anchors = sizes(remaining)
+    count = min(_num_candidates(options), num_classes * num_anchors)
+    # By class, then anchor, which is the order of equal scores.
+    scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
+    has_no_others = scores[:, -1] <= _SUPPRESSED
+    padding = [[0, 0], [0, max(count, options.max_total) + _BLOCK - count]]
+    scores = tf.pad(scores, padding, constant_values=_SUPPRESSED)
+    places = tf.pad(places, padding)
+    labels, anchors = places // num_anchors, places % num_anchors
+    candidates = gather_picks(boxes, anchors, labels)
+    corners = _corners(candidates[:, :, None, :])[:, 0]
+    visible = has_area(candidates, windows)
+    return _Candidates(scores, labels, anchors, corners, visible), has_no_others
+
+
+def _first_picks(is_pick: tf.Tensor, max_picks: int) -> Tuple[tf.Tensor, tf.Tensor]:
+    """True for picks, and their rows, in order: [B, K] -> [B, R] twice."""
+    num_rows = sizes(is_pick)[1]
+    keys, rows = tf.math.top_k(tf.where(is_pick, num_rows - tf.range(num_rows), 0), max_picks)
+    return keys > 0, rows
+
+
+def _picks_of_block(
+    candidates: _Candidates, start: tf.Tensor, is_pick: tf.Tensor, options: NmsOptions
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Picks among the candidates from `start` on, bool [B, T], and the number that is decided."""
+    max_picks = options.max_total + _BLOCK
+    block = start + tf.range(_BLOCK)
+    own_corners, own_labels, is_open = (
+        tf.gather(rows, block, axis=-1)
+        for rows in (candidates.corners, candidates.labels, candidates.is_real)
+    )
+    is_row, rows = _first_picks(is_pick, max_picks)
+    row_labels = tf.where(is_row, tf.gather(candidates.labels, rows, batch_dims=1), -1)
+    row_corners = tf.gather(candidates.corners, rows, axis=2, batch_dims=1)
+    # Rows are the picks so far, then the block itself, whose candidates follow each other.
+    row_labels = tf.concat([row_labels, own_labels], axis=1)
+    row_corners = tf.concat([row_corners, own_corners], axis=2)
+    is_earlier = np.triu(np.ones([max_picks + _BLOCK, _BLOCK], bool), 1 - max_picks)
+    is_earlier[:max_picks] = True
+    is_rival = tf.equal(row_labels[:, :, None], own_labels[:, None, :]) & is_earlier
+    overlap = _overlaps(row_corners[:, :, :, None], own_corners[:, :, None, :])
+    suppresses = tf.cast(is_rival & (overlap > options.iou_threshold), tf.float32)
+    is_open &= _count_picks(is_row, suppresses[:, :max_picks]) < 0.5
+    is_own, num_decided = _pick_greedily(is_open, suppresses[:, max_picks:])
+    # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
+    num_before = _count_picks(tf.concat([is_row, is_own], axis=1), tf.cast(is_rival, tf.float32))
+    return is_own & (num_before < options.max_per_class), num_decided
+
+
 def _candidate_picks(
     boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
 ) -> Tuple[Picks, tf.Tensor]:
@@ -162,73 +230,36 @@ def _candidate_picks(
     the picks so far, R at most: an image with more picks, many outside its window, is left to the
     other loop.
     """
-    batch, num_classes, num_anchors = sizes(remaining)
-    count = min(_num_candidates(options), num_classes * num_anchors)
-    num_rows = max(count, options.max_total) + _BLOCK
-    # By class, then anchor, which is the order of equal scores.
-    scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
-    has_no_others = scores[:, -1] <= _SUPPRESSED
-    # So that a block may begin at each candidate.
-    padding = [[0, 0], [0, num_rows - count]]
-    scores = tf.pad(scores, padding, constant_values=_SUPPRESSED)
-    places = tf.pad(places, padding)
-    labels, anchors = places // num_anchors, places % num_anchors
-    candidates = gather_picks(boxes, anchors, labels)
-    corners = _corners(candidates[:, :, None, :])[:, 0]
-    is_candidate, visible = scores > _SUPPRESSED, has_area(candidates, windows)
-    numbers = tf.range(num_rows)
+    candidates, has_no_others = _best_candidates(boxes, remaining, windows, options)
+    numbers = tf.range(sizes(candidates.scores)[1])
     max_picks = options.max_total + _BLOCK
-    # Rows are the picks so far, then the block itself, whose candidates follow each other.
-    is_earlier = np.triu(np.ones([max_picks + _BLOCK, _BLOCK], bool), 1 - max_picks)
-    is_earlier[:max_picks] = True
-
-    def first_picks(is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        """True for picks, and their rows, in order: [B, K] -> [B, R] twice."""
-        keys, rows = tf.math.top_k(tf.where(is_pick, num_rows - numbers, 0), max_picks)
-        return keys > 0, rows
 
     def needs_more(start: tf.Tensor, is_pick: tf.Tensor) -> tf.Tensor:
         num_picks, num_visible = (
-            tf.reduce_sum(tf.cast(each, tf.int32), axis=1) for each in (is_pick, is_pick & visible)
+            tf.reduce_sum(tf.cast(each, tf.int32), axis=1)
+            for each in (is_pick, is_pick & candidates.visible)
         )
-        is_left = tf.reduce_any(is_candidate & (numbers >= start), axis=1)
+        is_left = tf.reduce_any(candidates.is_real & (numbers >= start), axis=1)
         is_short = (num_visible < options.max_total) & (num_picks < max_picks)
         return tf.reduce_any(is_left & is_short)
 
     def pick_of_block(start: tf.Tensor, is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        block = start + tf.range(_BLOCK)
-        own_corners, own_labels, is_open = (
-            tf.gather(rows, block, axis=-1) for rows in (corners, labels, is_candidate)
-        )
-        is_row, rows = first_picks(is_pick)
-        row_labels = tf.where(is_row, tf.gather(labels, rows, batch_dims=1), -1)
-        row_corners = tf.gather(corners, rows, axis=2, batch_dims=1)
-        row_labels = tf.concat([row_labels, own_labels], axis=1)
-        row_corners = tf.concat([row_corners, own_corners], axis=2)
-        is_rival = tf.equal(row_labels[:, :, None], own_labels[:, None, :]) & is_earlier
-        overlap = _overlaps(row_corners[:, :, :, None], own_corners[:, :, None, :])
-        suppresses = tf.cast(is_rival & (overlap > options.iou_threshold), tf.float32)
-        is_open &= _count_picks(is_row, suppresses[:, :max_picks]) < 0.5
-        is_own, num_decided = _pick_greedily(is_open, suppresses[:, max_picks:])
-        # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
-        num_before = _count_picks(
-            tf.concat([is_row, is_own], axis=1), tf.cast(is_rival, tf.float32)
-        )
-        is_own &= num_before < options.max_per_class
+        is_own, num_decided = _picks_of_block(candidates, start, is_pick, options)
         is_block = (numbers >= start) & (numbers < start + _BLOCK)
         is_own = tf.gather(is_own, tf.clip_by_value(numbers - start, 0, _BLOCK - 1), axis=1)
         return start + num_decided, tf.where(is_block, is_own, is_pick)
 
     _, is_pick = tf.while_loop(
-        needs_more, pick_of_block, (0, tf.zeros_like(is_candidate)), parallel_iterations=1
+        needs_more, pick_of_block, (0, tf.zeros_like(candidates.is_real)), parallel_iterations=1
     )
-    is_row, rows = first_picks(is_pick)
-    row_scores, row_labels, row_anchors, row_visible = (
-        tf.gather(each, rows, batch_dims=1) for each in (scores, labels, anchors, visible)
-    )
-    picks = best_picks(
-        Picks(row_scores, row_labels, row_anchors, is_row & row_visible), options.max_total
-    )
+    is_row, rows = _first_picks(is_pick, max_picks)
+    scores, labels, anchors, visible = (
+        tf.gather(each, rows, batch_dims=1)
+        for each in (
+            candidates.scores, candidates.labels, candidates.anchors, candidates.visible
+        )
+    )  # fmt: skip
+    picks = best_picks(Picks(scores, labels, anchors, is_row & visible), options.max_total)
     return picks, picks.valid[:, -1] | (has_no_others & ~is_row[:, -1])
 
 
