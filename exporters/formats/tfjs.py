@@ -61,6 +61,7 @@ _OWN_ATTRIBUTES = ("fused_ops", "num_args", "epsilon", "leakyrelu_alpha", "expli
 
 
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
+    import copy
     import sys
     import types
 
@@ -68,8 +69,22 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     # need another protobuf than TensorFlow.
     name = "tensorflow_decision_forests"
     sys.modules[name] = types.ModuleType(name)
+    from tensorflowjs.converters import graph_rewrite_util
     from tensorflowjs.converters.converter import pip_main
 
+    # Its own takes the input `sub_1` of a function's node for the constant `sub`.
+    def rename_constants(nodes: Any, prefix: str) -> Any:
+        constants = {node.name for node in nodes if node.op == "Const"}
+        renamed = copy.deepcopy(list(nodes))
+        for node in renamed:
+            if node.op == "Const":
+                node.name = f"{prefix}/{node.name}"
+            for number, name in enumerate(node.input):
+                if name.split(":")[0] in constants:
+                    node.input[number] = f"{prefix}/{name}"
+        return renamed
+
+    graph_rewrite_util.rename_constants = rename_constants
     names = f"--output_node_names={','.join(outputs)}"
     sys.argv[1:] = ["--input_format=tf_frozen_model", names, graph, path]
     pip_main()
