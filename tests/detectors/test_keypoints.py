@@ -72,22 +72,6 @@ def run(values):
         return session.run(values)
 
 
-def test_peaks_become_boxes_and_keypoints():
-    with tf.Graph().as_default():
-        config = small_config()
-        detector, maps = perfect(config, BOXES, [0, 1], POINTS)
-        found = run(detector.postprocess(predictions_of(detector, maps)).to_dict())
-    assert found["num_detections"][0] >= 2
-    order = np.argsort(found["detection_classes"][0][:2])
-    np.testing.assert_allclose(found["detection_boxes"][0][order], BOXES, atol=1e-5)
-    np.testing.assert_allclose(found["detection_scores"][0][:2], 0.9, atol=1e-5)
-    figure, ball = found["detection_keypoints"][0][order]
-    np.testing.assert_allclose(figure, POINTS[0], atol=1e-5)
-    scores = found["detection_keypoint_scores"][0][order]
-    np.testing.assert_allclose(scores, [[0.8] * 3, [0.0] * 3], atol=1e-5)
-    assert (ball == 0).all()  # it has none
-
-
 def test_perfect_maps_have_little_loss_and_others_more():
     points = np.full([1, 2, 3, 2], np.nan, np.float32)
     points[0, 0] = POINTS[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors import Groundtruth, Predictions, ssd_loss
+from estimator_det.detectors import Predictions, ssd_loss
 from estimator_det.detectors.ssd_loss import SsdLoss, make_ssd_loss
 from estimator_det.losses.localization import LOCALIZATION_LOSSES
 from estimator_det.losses.mining import MinedLosses
@@ -257,16 +257,6 @@ def test_equalization_adds_a_term():
         inputs, shapes = detector.preprocess(tf.zeros([2, 64, 64, 3]))
         found = detector.loss(detector.predict(inputs, shapes), groundtruth()).terms
         assert evaluate(found)["Loss/equalization_loss"] > 0
-
-
-def test_no_groundtruth_rows_at_all():
-    empty = Groundtruth(
-        boxes=tf.zeros([2, 0, 4]),
-        classes=tf.zeros([2, 0, 2]),
-        weights=tf.zeros([2, 0]),
-        valid=tf.zeros([2, 0], tf.bool),
-    )
-    assert terms(truth=empty) == {"classification": pytest.approx(24 * LOG_2), "localization": 0.0}
 
 
 @pytest.mark.parametrize("mined", [True, False])

@@ -12,16 +12,6 @@ def gammas(built: Built) -> int:
     return len([name for name in built.variables if name.endswith("gamma")])
 
 
-def test_override_of_mobilenet_v1():
-    text = """depth_multiplier: 0.1 min_depth: 4 conv_hyperparams {
-        initializer { truncated_normal_initializer { stddev: 0 } }
-        regularizer { l2_regularizer { weight: 0 } } batch_norm { scale: false } }"""
-    plain = build("ssd_mobilenet_v1", text, (64, 64))
-    overridden = build("ssd_mobilenet_v1", f"{text} {OVERRIDE}", (64, 64))
-    assert (gammas(plain), plain.penalties) == (27, 27)
-    assert (gammas(overridden), overridden.penalties) == (0, 0)
-
-
 @pytest.mark.parametrize(
     ("option", "penalties", "decay"),
     [pytest.param("", 2 + 17 + 16, 0.9997, marks=pytest.mark.exhaustive), (OVERRIDE, 0, 0.999)],
@@ -49,22 +39,6 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(option, penalties, re
     built = build("ssd_resnet50_v1_fpn", text, (160, 160))
     assert (built.epsilons[1e-5], built.epsilons[0.5]) == (17, 4)
     assert (built.ops["Relu6"], built.penalties) == (relu6, penalties)
-
-
-@pytest.mark.parametrize(
-    ("kind", "maps"),
-    [
-        ("ssd_inception_v2", [(7, 9, 55), (4, 5, 101)]),
-        pytest.param("ssd_inception_v3", [(11, 15, 27), (5, 7, 76)], marks=pytest.mark.exhaustive),
-    ],
-)
-def test_inception_takes_every_setting_of_the_message(kind, maps):
-    text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
-        conv_hyperparams {{ activation: NONE }}"""
-    built = build(kind, text, (107, 139))
-    assert built.maps == maps
-    assert not [op for op in built.ops if "Relu" in op]
-    assert not [name for name in built.variables if "BatchNorm" in name]
 
 
 @pytest.mark.parametrize("option", [pytest.param("", marks=pytest.mark.exhaustive), OVERRIDE])

@@ -104,13 +104,6 @@ def test_l1_of_maps_has_a_weight_per_entry():
     np.testing.assert_array_equal(got, [[1.0, 1.5]])
 
 
-def test_nan_targets_lose_nothing_where_asked_for_alone():
-    loss = make("weighted_smooth_l1 {}")
-    arguments = (tf.ones([1, 1, 2]), tf.constant([[[np.nan, 0.5]]]), tf.ones([1, 1]))
-    np.testing.assert_allclose(loss(*arguments, ignore_nan_targets=True), [[0.125]])
-    assert np.isnan(loss(*arguments)).all()
-
-
 @pytest.mark.parametrize("kind", sorted(localization.LOCALIZATION_LOSSES))
 def test_finite_and_without_gradient_where_nothing_counts(kind):
     predictions = tf.constant(

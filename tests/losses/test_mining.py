@@ -120,21 +120,6 @@ def test_gradient_reaches_chosen_anchors_only_and_nan_is_never_chosen():
     assert (int(mined.num_positives[0]), int(mined.num_negatives[0])) == (1, 1)
 
 
-def test_graph_size_does_not_depend_on_the_batch():
-    sizes = []
-    for batch in (2, 32):
-        with tf.Graph().as_default() as graph:
-            miner = mining.HardExampleMiner(3000, 0.99, "cls", max_negatives_per_positive=3.0)
-            placeholder = tf.compat.v1.placeholder
-            losses = placeholder(tf.float32, [batch, 50])
-            boxes = placeholder(tf.float32, [batch, 50, 4])
-            miner(losses, losses, boxes, placeholder(tf.int32, [batch, 50]))
-            definition = graph.as_graph_def()
-        inner = sum(len(function.node_def) for function in definition.library.function)
-        sizes.append(len(definition.node) + inner)
-    assert sizes[0] == sizes[1] < 400
-
-
 def test_made_from_proto():
     config = losses_pb2.HardExampleMiner()
     assert mining.make_hard_example_miner(config, 2.0, 3.0) == mining.HardExampleMiner(

@@ -89,14 +89,6 @@ def real(rows: np.ndarray, counts: List[int]) -> List[np.ndarray]:
     return [one[:count] for one, count in zip(rows, counts)]
 
 
-def test_one_head():
-    found = run(attention())
-    answer = expected(
-        found, "AttentionBlock0_AttentionLayer0", "fully_connected", BOXES, real(SEEN, NUM_SEEN)
-    )
-    np.testing.assert_allclose(found[""], 2 * BOXES + answer, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("sequential", [False, True])
 def test_heads_layers_and_attention_among_boxes(sequential):
     heads, layers = (1, 2) if sequential else (2, 1)

@@ -69,21 +69,6 @@ def test_initializers(text, mean, stddev, farthest):
     assert np.abs(values - mean).max() == pytest.approx(farthest, rel=0.1)
 
 
-def test_initial_values_repeat_by_the_seed_of_the_graph():
-    config = parse("initializer { truncated_normal_initializer { stddev: 1 } }").initializer
-    drawn = []
-    for seed in (1, 1, 2):
-        with tf.Graph().as_default():
-            tf1.set_random_seed(seed)
-            initializer = hyperparams.make_initializer(config)
-            first = tf1.get_variable("a", [3], initializer=initializer)
-            second = tf1.get_variable("b", [3], initializer=initializer)
-            drawn.append(evaluate([first, second]))
-    np.testing.assert_array_equal(drawn[0], drawn[1])
-    assert not np.array_equal(drawn[0], drawn[2])
-    assert not np.array_equal(drawn[0][0], drawn[0][1])
-
-
 def test_unknown_keras_initializer_is_named():
     config = parse('initializer { keras_initializer_by_name: "he_norm" }')
     assert re.search("'he_norm'.*glorot_uniform", faults(config))

@@ -8,7 +8,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import inverted_residual as nets
 from estimator_det.nets.normalization import BATCH_NORMS, sync_batch_norm
-from tests.graphs import evaluate, shapes
+from tests.graphs import evaluate
 
 THIN = nets.depth_function(0.1, 8)
 
@@ -74,16 +74,6 @@ def test_a_block_adds_its_input_where_shapes_agree(residual, stride):
             output, given = evaluate((one_block(block, inputs), inputs))
     added = residual and stride == 1
     np.testing.assert_array_equal(output, given if added else np.zeros_like(output))
-
-
-def test_fused_block():
-    with tf.Graph().as_default(), nets.arg_scope():
-        output = one_block(
-            nets.InvertedResidual(16, 2, expansion=2, fused=True), tf.zeros([1, 8, 8, 8])
-        )
-        assert output.shape == (1, 4, 4, 16)
-        assert shapes()["expanded_conv/expand/weights"] == [3, 3, 8, 16]
-        assert not shapes("depthwise_weights")
 
 
 def test_squeeze_excite_weighs_channels():

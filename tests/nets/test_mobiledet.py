@@ -3,7 +3,6 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import mobiledet
-from estimator_det.nets.layers import squeeze_excite
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
@@ -45,20 +44,3 @@ def test_a_layer_adds_its_input(layer, widths):
                 session.run(kernels[-1].assign(tf.zeros_like(kernels[-1])))
                 # A projection of zeros leaves the input, or nothing.
                 np.testing.assert_allclose(session.run(found), pixels * skip, atol=1e-6)
-
-
-def test_squeeze_excite_weighs_channels_by_their_means():
-    pixels = np.array([[[[1.0, 2.0]], [[3.0, 4.0]]]], np.float32)  # means 2 and 3
-    with tf.Graph().as_default(), mobiledet._arg_scope():
-        found = squeeze_excite(tf.constant(pixels), 8, tf.nn.relu6, tf.nn.sigmoid)
-        first, _, second, second_bias = tf1.trainable_variables()
-        assert (first.shape, second.shape) == ((1, 1, 2, 8), (1, 1, 8, 2))
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            weights = np.zeros((1, 1, 2, 8), np.float32)
-            weights[0, 0, :, 0] = 1.0
-            session.run(first.assign(weights))  # hidden: 2 + 3, cut at 6
-            session.run(second.assign(np.full((1, 1, 8, 2), 0.2, np.float32)))
-            session.run(second_bias.assign([0.0, -1.0]))  # logits: 1 and 0
-            expected = pixels * [1 / (1 + np.exp(-1.0)), 0.5]
-            np.testing.assert_allclose(session.run(found), expected, rtol=1e-6)

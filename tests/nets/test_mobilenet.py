@@ -6,20 +6,11 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets import mobilenet
-from estimator_det.nets.layers import pad_for_kernel
 
 
 def test_scaled_depth():
     depth = mobilenet.scaled_depth(0.75, 16)
     assert [depth(d) for d in (8, 32, 64, 33)] == [16, 24, 48, 24]
-
-
-def test_pad_for_kernel():
-    inputs = tf.ones([1, 2, 3, 1])
-    padded = pad_for_kernel(inputs, 3)[0, :, :, 0]
-    np.testing.assert_array_equal(padded, np.pad(np.ones((2, 3)), 1))
-    even = pad_for_kernel(inputs, 2)[0, :, :, 0]
-    np.testing.assert_array_equal(even, np.pad(np.ones((2, 3)), [[0, 1], [0, 1]]))
 
 
 @pytest.mark.parametrize("static", [True, False])

@@ -22,16 +22,6 @@ def test_crops_golden(kind):
     )
 
 
-def test_both_kinds_of_crop_agree_inside_the_image():
-    random = np.random.default_rng(0)
-    features = tf.constant(random.normal(size=[2, 7, 9, 3]).astype(np.float32))
-    low, high = random.uniform(0, 0.5, [2, 4, 2]), random.uniform(0.5, 1, [2, 4, 2])
-    boxes = tf.constant(np.concatenate([low, high], axis=2).astype(np.float32))
-    for size in ((3, 5), (1, 1)):
-        one, other = (roi.crop_regions(features, boxes, size, matmul=m) for m in (True, False))
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("matmul", [True, False])
 @pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
 def test_position_sensitive_golden(name, matmul):

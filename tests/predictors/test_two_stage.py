@@ -16,35 +16,6 @@ from estimator_det.protos import box_predictor_pb2
 from tests.graphs import evaluate, shapes
 
 
-def test_proposal_head():
-    with tf.Graph().as_default():
-        head = heads.ProposalHead(no_scope, depth=7, kernel_size=5, atrous_rate=2)
-        (net,), raw = head.predict([tf.zeros([2, 6, 8, 3])], [4])
-        assert net.shape == (2, 6, 8, 7)
-        assert raw.box_encodings.shape == (2, 192, 4) and raw.class_logits.shape == (2, 192, 2)
-        assert shapes("weights") == {
-            "Conv/weights": [5, 5, 3, 7],
-            "FirstStageBoxPredictor/BoxEncodingPredictor/weights": [1, 1, 7, 16],
-            "FirstStageBoxPredictor/ClassPredictor/weights": [1, 1, 7, 8],
-        }
-
-
-@pytest.mark.parametrize("rate", [1, 2])
-def test_proposal_head_spreads_its_kernel(rate):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        head = heads.ProposalHead(no_scope, depth=1, kernel_size=3, atrous_rate=rate)
-        spot = np.zeros([1, 7, 7, 1], np.float32)
-        spot[0, 3, 3] = 1.0
-        (net,), _ = head.predict([tf.constant(spot)], [1])
-        session.run(tf1.global_variables_initializer())
-        (kernel,) = (v for v in tf1.global_variables() if v.op.name == "Conv/weights")
-        kernel.load(np.ones([3, 3, 1, 1]), session)
-        reached = np.argwhere(session.run(net)[0, :, :, 0])
-    assert reached.tolist() == [
-        [3 + rate * y, 3 + rate * x] for y in (-1, 0, 1) for x in (-1, 0, 1)
-    ]
-
-
 @pytest.mark.parametrize(
     ("text", "keep"),
     [
@@ -74,18 +45,6 @@ def test_region_box_head_as_configured():
         codes, logits = evaluate([raw.box_encodings, raw.class_logits])
     np.testing.assert_array_equal(codes, np.full([2, 1, 4], -8.0))  # one box for all classes
     np.testing.assert_array_equal(logits, np.full([2, 4], -8.0))
-
-
-def test_region_box_head_averages_cells():
-    with tf.Graph().as_default(), tf1.Session() as session:
-        features = tf.constant(np.float32([1, 2, 3, 6]).reshape([1, 2, 2, 1]))
-        raw = heads.RegionBoxHead(1, no_scope).predict(features)
-        session.run(tf1.global_variables_initializer())
-        for variable in tf1.global_variables():
-            if variable.op.name.endswith("weights"):
-                variable.load(np.ones(variable.shape), session)
-        codes, logits = session.run([raw.box_encodings, raw.class_logits])
-    assert codes.tolist() == [[[3.0] * 4]] and logits.tolist() == [[3.0] * 2]
 
 
 def _masks(head: heads.MaskHead, features: np.ndarray, last: float = 1.0) -> np.ndarray:

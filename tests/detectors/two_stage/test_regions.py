@@ -197,28 +197,6 @@ def test_frames():
     np.testing.assert_allclose(whole.to_pixels(whole.normalize_to_real_image(boxes)), boxes)
 
 
-def test_detections_by_hand():
-    boxes = Regions(
-        tf.constant([[[0.0, 0, 20, 20], [0, 0, 10, 10], [0, 0, 20, 20]]]), tf.constant([2])
-    )
-    codes = np.zeros([1, 3, 2, 4], np.float32)
-    codes[0, 1, 0, 1] = 10.0  # of class 0, one width to the right
-    logits = np.log(np.float32([[[1, 1, 8], [2, 7, 1], [1, 8, 1]]]))
-    output = RegionOutput(tf.zeros([]), tf.constant(codes), tf.constant(logits))
-    options = config().second_stage_post_processing
-    options.batch_non_max_suppression.score_threshold = 0.15
-    frame = ImageFrame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
-    found = detect(options, boxes, output, frame, tf.zeros([1, 3, 2, 2, 2]))
-    assert np.all(found.masks[0, :2] == 0.5)  # probabilities
-    # The padding row yields nothing, and a class nothing that is not above the threshold.
-    assert found.num.numpy().tolist() == [2]
-    np.testing.assert_allclose(found.boxes[0, :2], [[0, 0, 1, 1], [0, 0.5, 0.5, 1]], atol=1e-6)
-    np.testing.assert_allclose(found.scores[0, :3], [0.8, 0.7, 0], rtol=1e-5)
-    assert found.classes.numpy()[0, :2].tolist() == [1, 0]
-    assert found.anchor_indices.numpy()[0, :2].tolist() == [0, 1]
-    np.testing.assert_allclose(found.raw_boxes[0, 1], [0, 0.5, 0.5, 1], atol=1e-6)
-
-
 @pytest.mark.parametrize("change", ["true", "false"])
 def test_detections_are_fractions_of_the_real_image_in_any_case(change):
     options = config(
