@@ -28,14 +28,9 @@ def test_parts(text, bucket, name, folder, prefix):
     ("text", "message"),
     [
         ("data/a", "is not in Cloud Storage"),
-        ("s3://bucket/a", "is not in Cloud Storage"),
-        ("gs:/bucket/a", "is not in Cloud Storage"),
         ("gs://", "has no valid name of a bucket"),
-        ("gs:///a", "has no valid name of a bucket"),
         ("gs://Bucket/a", "has no valid name of a bucket"),
-        ("gs://ab/a", "has no valid name of a bucket"),
         ("gs://bucket//a", "two slashes in a row"),
-        ("gs://bucket/a//b", "two slashes in a row"),
     ],
 )
 def test_other_forms_are_refused(text, message):

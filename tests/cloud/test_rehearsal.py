@@ -8,7 +8,7 @@ from estimator_det.errors import RunError
 from estimator_det.programs.cloud import rehearsal
 from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from inputs.records import stream
-from tests.cloud.some_job import LONE, job
+from tests.cloud.some_job import job
 from tests.inputs.examples import write
 from tests.programs.test_cli import CONFIG
 
@@ -64,16 +64,6 @@ def test_an_empty_record_file_is_named(tmp_path):
         rehearsal.first_records(
             _config(f"{tmp_path}/a", eval_path=f"{tmp_path}/a"), tmp_path / "records", 3
         )
-
-
-def test_arguments_become_local():
-    arguments = rehearsal._arguments(LONE, "/w/pipeline.config", "/w/output", 2)
-    assert arguments == [
-        "--pipeline_config_path=/w/pipeline.config",
-        "--model_dir=/w/output",
-        "--num_train_steps=1000",
-        "--num_train_steps=2",
-    ]
 
 
 def test_folders_whose_names_only_begin_like_that_of_the_job_stay():

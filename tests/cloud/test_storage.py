@@ -9,11 +9,9 @@ from typing import Any, List
 import pytest
 
 from estimator_det.errors import StorageError, UsageError
-from estimator_det.programs.cloud import connection, storage, transfers
+from estimator_det.programs.cloud import connection, storage
 from estimator_det.programs.cloud.connection import connect
-from estimator_det.programs.cloud.paths import CloudPath, parse
-from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
-from tests.cloud.emulator import corrupt, cut, half, status
+from tests.cloud.emulator import cut, status
 
 
 def names_in(folder: pathlib.Path) -> List[str]:
@@ -27,10 +25,6 @@ def send(path: pathlib.Path) -> storage.Copied:
 
 def fetch(folder: pathlib.Path) -> storage.Copied:
     return storage.download(["gs://data"], str(folder))
-
-
-def list_files(path: str) -> List[Any]:
-    return connect().list_blobs(parse(path))
 
 
 def test_folder_there_and_back(emulator, tmp_path, waits, large):
@@ -118,44 +112,6 @@ def test_listing_and_patterns(emulator, tmp_path):
     assert names_in(tmp_path / "t") == ["train.record-0", "train.record-1"]
     storage.download(["gs://data"], str(tmp_path / "u"), exclude=["d/train*", "nothing"])
     assert os.listdir(tmp_path / "u" / "d") == ["val.record"]
-
-
-def test_pieces_do_not_grow_with_the_file(emulator, large):
-    """Each thread holds one piece at a time."""
-    sent: List[int] = []
-    ranges: List[str] = []
-
-    def note(handler: Any) -> bool:
-        sent.append(int(handler.headers["Content-Length"]))
-        ranges.append(handler.headers["Content-Range"])
-        return False
-
-    emulator.fail("PUT", "upload_id", note, times=99)
-    send(large)
-    size = large.stat().st_size
-    assert sent == [QUARTER, QUARTER, QUARTER, size - 3 * QUARTER]
-    ends = [(0, QUARTER - 1), (QUARTER, 2 * QUARTER - 1), (2 * QUARTER, 3 * QUARTER - 1),
-            (3 * QUARTER, size - 1)]  # fmt: skip
-    assert ranges == [f"bytes {first}-{last}/{size}" for first, last in ends]
-
-
-@pytest.mark.parametrize("fault", [None, cut, status(503), half, corrupt])
-def test_progress_counts_each_byte_once(emulator, tmp_path, fault, large):
-    """Whatever has to be sent or received again."""
-    connected = connect()
-    done: List[int] = []
-    if fault is cut:
-        emulator.fail("PUT", "upload_id", fault, after=1)
-    transfers.upload_file(connected, str(large), CloudPath("data", "l"), done.append)
-    assert sum(done) == large.stat().st_size and min(done) >= 0
-
-    done.clear()
-    (remote,) = list_files("gs://data/l")
-    if fault is not None:
-        emulator.fail("GET", "alt=media", fault)
-    transfers.download_file(connected, remote, str(tmp_path / "local"), done.append)
-    assert sum(done) == large.stat().st_size
-    assert (tmp_path / "local").read_bytes() == large.read_bytes()
 
 
 def test_missing_bucket(emulator, tmp_path, waits, large, small):

@@ -58,7 +58,6 @@ def test_follow(emulator, tmp_path, monkeypatch):
         (["none", "gs://data/x"], 3, "none: no such file or folder"),
         (["gs://none/x", "b"], 3, "there is no bucket gs://none"),
         (["gs://data/x", "b"], 3, "gs://data/x: no such file or folder"),
-        (["gs://data//x", "b"], 2, "two slashes in a row"),
     ],
 )
 def test_errors(emulator, capsys, arguments, code, message):

@@ -16,10 +16,15 @@ from google.auth.exceptions import RefreshError, TransportError
 from estimator_det.errors import StorageError
 from estimator_det.programs.cloud import connection, storage
 from estimator_det.programs.cloud.connection import Connection, Retry, connect, storage_error
-from estimator_det.programs.cloud.paths import CloudPath
+from estimator_det.programs.cloud.paths import CloudPath, parse
+from tests.cloud.conftest import MOST_AT_ONCE as QUARTER
 from tests.cloud.emulator import corrupt, cut, half, hang, status
-from tests.cloud.test_storage import QUARTER, fetch, list_files, names_in, send
+from tests.cloud.test_storage import fetch, names_in, send
 from tests.conftest import TESTS
+
+
+def list_files(path: str) -> List[Any]:
+    return connect().list_blobs(parse(path))
 
 
 def test_failed_upload_starts_again_with_the_next_command(
@@ -172,22 +177,6 @@ def test_file_that_changes_during_its_upload(emulator, change, method, after, la
     with pytest.raises(StorageError, match=r"large\.record changed while it was uploaded"):
         send(large)
     assert list_files("gs://data") == []
-
-
-def test_service_that_takes_a_part_of_a_request(emulator, large):
-    """Which the library does not continue."""
-
-    def take_half(handler: Any) -> bool:
-        handler.rfile.read(int(handler.headers["Content-Length"]))
-        handler.send_response(308)
-        handler.send_header("Range", f"bytes=0-{QUARTER // 2 - 1}")
-        handler.send_header("Content-Length", "0")
-        handler.end_headers()
-        return True
-
-    emulator.fail("PUT", "upload_id", take_half)
-    with pytest.raises(StorageError, match=r"or the service took only a part of it\. Run the com"):
-        send(large)
 
 
 def test_no_network(emulator, monkeypatch, large):

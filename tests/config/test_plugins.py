@@ -84,17 +84,12 @@ def test_record_leads_to_the_modules_from_any_folder(project, monkeypatch):
     [
         ("my_prt", "--import my_prt: there is no such module in .* did you mean 'my_part'"),
         ("my_part.py", "is not the name of a module. Write it like my_part$"),
-        ("dir/my_part.py", "Write it like dir.my_part$"),
         ("./my_part.py", "Write it like my_part$"),
         ("/dir/my_part", "Start in the folder that has it, with --import my_part$"),
-        ("../my_part.py", "Start in the folder that has it, with --import my_part$"),
         ("a b", "Write the name of its file without .py, such as my_losses for my_losses.py$"),
-        ("my-part.py", "Write the name of its file without .py"),
-        ("", "Write the name of its file without .py"),
         ("json", "json/__init__.py has the same name as .*/json.py. Rename your module"),
         ("my_part.inner", "there is no such module"),
         ("bare", r"--import bare is not a file of Python, or a folder with __init__.py"),
-        ("sys", r"--import sys is not a file of Python"),
     ],
 )
 def test_module_that_cannot_be_used_is_refused(project, name, message):

@@ -45,21 +45,3 @@ def test_the_verb_prints_it_without_a_configuration(capsys):
         reference.explain("train_config.num_step.x")
     with pytest.raises(UsageError, match=r"TrainConfig\.num_steps has no field 'x'"):
         reference.explain("train_config.num_steps.x")
-
-
-def test_pages_link_the_fields_that_they_name():
-    plain = """# Sets `train_config.batch_size`
-`--set x=y`, `train_config.nothing`, `batch_size`, [`num_readers`](cli.md)
-```
-`num_readers`
-```
-"""
-    assert reference.with_links(plain) == plain
-    for name, anchor in (
-        ("train_config.batch_size", "TrainConfig.batch_size"),
-        ("eval_input_reader[0].shuffle=true", "InputReader.shuffle"),
-        ("num_readers", "InputReader.num_readers"),
-        ("fixed_shape_resizer { height: 9 }", "ImageResizer.fixed_shape_resizer"),
-    ):
-        assert reference.with_links(f"a `{name}`") == f"a [`{name}`](configuration.md#{anchor})"
-        assert f'<a id="{anchor}"></a>' in reference.page()
