@@ -29,9 +29,6 @@ from model_fn.runs.cluster import Cluster, read_cluster
 from model_fn.runs.context import Hook, RunContext
 from model_fn.runs.options import TrainOptions
 from model_fn.training import replica, warm_start
-from model_fn.training.finite_gate import RejectedBatch
-from model_fn.training.step import StepSummary, TrainStep
-from model_fn.training.train_op import TrainOp
 
 SIZE = 8
 NUM_CLASSES = 3
@@ -161,21 +158,6 @@ class SaveAtTheEnd(Hook):
         prefix = os.path.join(self._model_dir, f"model.ckpt-{step}")
         self._training.save(prefix)
         tf1.train.update_checkpoint_state(self._model_dir, prefix)
-
-
-class BuiltModelFn:
-    """Stands for a `ModelFn` whose training is built: its step reports some scalars."""
-
-    def __init__(self, train_op: Any = None, wait: Any = None, **scalars: tf.Tensor) -> None:
-        step = TrainStep(
-            TrainOp(train_op, gradient_norm=None, gradients={}, checks={}, written=[]),
-            scalars=scalars,
-            summary=StepSummary(tf.constant(b""), tf1.placeholder_with_default(True, [])),
-            positions=[],
-            input_wait=tf.constant(0.0, tf.float64) if wait is None else wait,
-            rejected=RejectedBatch({}),
-        )
-        self.built = model_fn.BuiltTraining(saver=None, step=step)
 
 
 def pipeline_config(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:

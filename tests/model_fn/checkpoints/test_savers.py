@@ -9,7 +9,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.detectors.variables import variables_to_restore
 from estimator_det.nets import layers
 from estimator_det.nets.quantization import (
@@ -91,23 +91,6 @@ def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):
     parts_of_training = ("/biased", "/local_step", STEP_VARIABLE)
     expected = {n: v for n, v in stored.items() if not n.endswith(parts_of_training)}
     np.testing.assert_equal(found, expected)
-
-
-def test_the_saver_of_training_keeps_as_many_and_can_be_moved(tmp_path):
-    (tmp_path / "before").mkdir()
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.get_variable("v", [])
-        saver = savers.make_saver(
-            train_pb2.TrainConfig(), estimator.RunConfig(keep_checkpoint_max=2)
-        )
-        session.run(tf1.global_variables_initializer())
-        for step in range(4):
-            saver.save(session, str(tmp_path / "before" / "model.ckpt"), global_step=step)
-    moved = (tmp_path / "before").rename(tmp_path / "after")
-    state = tf1.train.get_checkpoint_state(str(moved))
-    assert state is not None
-    assert state.all_model_checkpoint_paths == [str(moved / f"model.ckpt-{n}") for n in (2, 3)]
-    assert sorted(path.stem for path in moved.glob("*.index")) == ["model.ckpt-2", "model.ckpt-3"]
 
 
 def test_layers_share_constant_weights_and_their_penalty(tmp_path):

@@ -9,7 +9,6 @@ from typing import Any, List
 import pytest
 
 from estimator_det.errors import Problem, UsageError
-from inputs import label_map
 from model_fn.checks import config_check, files
 from model_fn.checks.subject import read_subject
 from model_fn.runs import runner
@@ -65,24 +64,6 @@ def test_label_maps(tmp_path, text, severity, message, remedy):
 def test_remote_label_maps_and_placeholders_are_not_read(path):
     subject = read_subject(_config(path), reads_all=False)
     assert [reader.labels for reader in subject.readers] == [None, None]
-
-
-@pytest.mark.parametrize("text", ["item { id: 1 name: 'circle' }", "item {"])
-def test_each_label_map_is_opened_once(tmp_path, monkeypatch, text):
-    (tmp_path / "map.pbtxt").write_text(text)
-    config = _config(tmp_path / "map.pbtxt")
-    for reader in (config.train_input_reader, *config.eval_input_reader):
-        reader.tf_record_input_reader.input_path[:] = [str(tmp_path / "a.record")]
-    examples.write(tmp_path / "a.record", [example({})])
-    real, opened = label_map.files.read_text, []
-
-    def read_text(path: str, *more: Any) -> str:
-        opened.append(path)
-        return real(path, *more)
-
-    monkeypatch.setattr(label_map.files, "read_text", read_text)
-    assert config_check.check(config, config_check.GRAPHS).problems
-    assert opened == [str(tmp_path / "map.pbtxt")]
 
 
 def test_label_hierarchies(tmp_path):

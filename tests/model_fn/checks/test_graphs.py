@@ -41,14 +41,6 @@ def test_the_graph_of_evaluation_is_built(builds_only):
     assert "['disc'] are not in the label map" in problem.message
 
 
-def test_modes_that_are_built(monkeypatch):
-    built = []
-    monkeypatch.setattr(graphs, "ModelFn", lambda *_, **__: lambda *args: built.append(args[2]))
-    graphs.examine(small_config())
-    graphs.examine(small_config("eval_input_reader=[]"))
-    assert built == ["train", "eval", "infer", "train", "infer"]
-
-
 def test_warm_start_is_told_and_checked(tmp_path, builds_only):
     builds_only("train")
     name = "FeatureExtractor/First/weights"

@@ -14,30 +14,6 @@ def picture(*panels: charts.Panel, columns: int = 3, title: str = "") -> np.ndar
     return np.asarray(Image.open(io.BytesIO(charts.figure(panels, columns=columns, title=title))))
 
 
-def share_of_color(pixels: np.ndarray, number: int) -> float:
-    """Of the pixels, how many have one of the charts' colours."""
-    text = charts.COLORS[number].lstrip("#")
-    color = [int(text[i : i + 2], 16) for i in (0, 2, 4)]
-    return float(np.mean(np.abs(pixels[..., :3].astype(int) - color).max(axis=2) < 12))
-
-
-def test_histogram_marks_a_place():
-    plain = charts.histogram("h", [1, 10, 100], {"n": [4, 2]}, log_x=True)
-    marked = charts.histogram(
-        "h", [1, 10, 100], {"n": [4, 2]}, log_x=True, marks={"here": 20}, ticks={1: "a"}
-    )
-    assert share_of_color(picture(plain), 3) == 0 < share_of_color(picture(marked), 3)
-
-
-def test_heatmap_is_darkest_at_the_greatest_value():
-    matrix = np.zeros([30, 30])
-    matrix[0, 0] = 9
-    pixels = picture(charts.heatmap("m", matrix)).astype(int)
-    blue = (pixels[..., 2] - pixels[..., 0] > 60) & (pixels[..., :3].sum(axis=2) < 250)
-    rows, columns = np.nonzero(blue[:, : int(blue.shape[1] * 0.8)])  # without the colour bar
-    assert rows.mean() < pixels.shape[0] / 3 and columns.mean() < pixels.shape[1] / 3
-
-
 def test_panels_fill_rows_and_wide_ones_are_narrowed():
     panel, state = charts.bar_chart("a", ["x"], {"n": [1]}), dict(matplotlib.rcParams)
     one = picture(panel)

@@ -64,7 +64,6 @@ def test_a_stop_before_a_step_ends_training_after_it(readers, tmp_path, loop, ho
     [
         ("train_config { num_steps: 0 }", True),
         ("train_config { num_steps: 0 } train_input_reader { num_epochs: 1 }", False),
-        ("train_config { num_steps: 9 }", False),
     ],
 )
 def test_a_run_without_end_says_so(readers, tmp_path, caplog, loop, settings, is_endless):

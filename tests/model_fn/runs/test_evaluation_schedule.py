@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
 from typing import Any, Iterator, List
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped
 from estimator_det.files import json_lines
-from model_fn import model_fn
 from model_fn.evaluation import best_checkpoints, history
 from model_fn.runs import evaluator, training_end
 from model_fn.runs.context import RunContext
@@ -119,29 +117,13 @@ def test_options_come_before_the_configuration(options, configured, steps):
     assert RunContext(config, "", train_options).evaluation_steps == steps
 
 
-def test_evaluation_leaves_the_training_session_and_its_data_alone(readers, tmp_path, monkeypatch):
-    graphs = []
-    made = model_fn.build_detector
-
-    def build_detector(model_config: Any, is_training: bool, graph_rewriter: Any) -> Any:
-        graphs.append(is_training)
-        return made(model_config, is_training, graph_rewriter)
-
-    monkeypatch.setattr(model_fn, "build_detector", build_detector)
-    evaluation = EvaluationOptions(every_steps=1, export_final=False)
-    fake.train_and_evaluate(
-        tmp_path, 2, checkpoints=CheckpointOptions(steps=1), evaluation=evaluation
-    )
-    assert graphs.count(True) == 1 and graphs.count(False) == 2
-
-
 class _Killed(BaseException):
     """What stands for SIGKILL."""
 
 
 @contextlib.contextmanager
-def _killed_at(owner: Any, name: str, *, after: bool = False) -> Iterator[None]:
-    """Context manager: a run is killed at the first call of a function, or after it.
+def _killed_at(owner: Any, name: str) -> Iterator[None]:
+    """Context manager: a run is killed at the first call of a function.
 
     Of lines, only those of evaluations count.
     """
@@ -151,8 +133,6 @@ def _killed_at(owner: Any, name: str, *, after: bool = False) -> Iterator[None]:
         if name == "append" and not arguments[0].endswith(history.EVALUATIONS_FILE):
             call(*arguments, **options)
             return
-        if after:
-            call(*arguments, **options)
         raise _Killed
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(_Killed):
@@ -161,11 +141,9 @@ def _killed_at(owner: Any, name: str, *, after: bool = False) -> Iterator[None]:
 
 
 _MOMENTS = {
-    "before the line": (json_lines, "append", False),
-    "after the line": (json_lines, "append", True),
-    "within the copy": (tf.io.gfile, "copy", False),
-    "before the export": (saved_model, "rewrite_as_constants", False),
-    "after the export": (saved_model, "rewrite_as_constants", True),
+    "before the line": (json_lines, "append"),
+    "within the copy": (tf.io.gfile, "copy"),
+    "before the export": (saved_model, "rewrite_as_constants"),
 }
 
 
@@ -180,8 +158,7 @@ def test_a_kill_does_not_lose_the_best_checkpoint(readers, tmp_path, moment):
     def train() -> None:
         fake.train_and_evaluate(tmp_path, 4, config, evaluation=evaluating)
 
-    owner, name, after = _MOMENTS[moment]
-    with _killed_at(owner, name, after=after):
+    with _killed_at(*_MOMENTS[moment]):
         train()
     train()
     assert [evaluation.step for evaluation in history.read(model_dir, "0")] == [2, 4]
@@ -190,21 +167,6 @@ def test_a_kill_does_not_lose_the_best_checkpoint(readers, tmp_path, moment):
     assert tf1.train.latest_checkpoint(str(tmp_path / "best")).endswith(kept["checkpoint"])
     versions = list((tmp_path / "export" / "best").iterdir())
     assert versions and all((version / "saved_model.pb").exists() for version in versions)
-
-
-def test_a_line_of_the_first_reader_says_that_all_is_kept(readers, tmp_path, monkeypatch):
-    seen = []
-
-    def append(path: str, line: Any) -> None:
-        best, exported = tmp_path / "best" / "best.json", tmp_path / "export" / "best"
-        if path.endswith(history.EVALUATIONS_FILE):
-            seen.append((line["reader"], best.exists() and any(exported.iterdir())))
-
-    monkeypatch.setattr(json_lines, "append", append)
-    config = fake.pipeline_config("eval_input_reader { name: 'second' }")
-    evaluation = EvaluationOptions(best_metric="loss", export_final=False)
-    fake.train_and_evaluate(tmp_path, 1, config, evaluation=evaluation)
-    assert seen == [("second", True), ("0", True)]
 
 
 def test_a_kill_does_not_lose_the_final_export(readers, tmp_path):
@@ -216,21 +178,3 @@ def test_a_kill_does_not_lose_the_final_export(readers, tmp_path):
     fake.train_and_evaluate(tmp_path, 1)
     assert list((tmp_path / "export" / "Servo").iterdir()) == [version]
     assert len(history.read(str(tmp_path), "0")) == 1
-
-
-def test_two_versions_of_the_best_export_are_kept(readers, tmp_path, monkeypatch):
-    """A server loads the newest, or still the one before."""
-    written, present = [], []
-
-    def write(source: str, folder: str, *_: Any) -> None:
-        present.append({int(path.name) for path in pathlib.Path(folder).parent.glob("[0-9]*")})
-        pathlib.Path(folder).mkdir(parents=True)
-        written.append(int(pathlib.Path(folder).name))
-
-    monkeypatch.setattr(saved_model, "rewrite_as_constants", write)
-    evaluation = EvaluationOptions(every_steps=1, best_metric="loss", export_final=False)
-    fake.train_and_evaluate(tmp_path, 4, evaluation=evaluation)
-    assert len(written) == 4 and written == sorted(written)  # The loss decreases.
-    assert present == [set(), {written[0]}, set(written[:2]), set(written[1:3])]
-    left = {int(path.name) for path in (tmp_path / "export" / "best").iterdir()}
-    assert left == set(written[2:])

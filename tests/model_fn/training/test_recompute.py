@@ -88,27 +88,6 @@ def test_gradients_are_the_same(activation, is_training, dtype):
             np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_what_follows_a_convolution_is_computed_again_once():
-    _, kept = _gradients(OFF, "relu6", True)
-    _, again = _gradients(ON, "relu6", True)
-    added = {kind: again[kind] - kept[kind] for kind in ("Conv2D", "DepthwiseConv2dNative")}
-    assert added == {"Conv2D": 0, "DepthwiseConv2dNative": 1}
-    assert again["FusedBatchNormV3"] == 2 * kept["FusedBatchNormV3"]
-    assert again["Relu6"] == 2 * kept["Relu6"]
-
-
-def test_convolutions_with_folded_batch_norm_are_computed_again_in_pairs():
-    _, wanted = _gradients(None, "folded", False)
-    _, kept = _gradients(OFF, "folded", False)
-    _, again = _gradients(ON, "folded", False)
-    # The pooled one, the two after it; the fourth one's output is kept.
-    assert again["Conv2D"] - kept["Conv2D"] == 3
-    assert again["Pad"] == 2 * kept["Pad"]
-    # Kernels are scaled again for each of these, and for the gradients of the images of all four.
-    assert kept["Mul"] == wanted["Mul"]
-    assert again["Mul"] - kept["Mul"] == 3 + 4
-
-
 @pytest.mark.parametrize(
     "memory,has_gpu,doubles", [(1000, False, True), (10**9, False, False), (1000, True, False)]
 )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
-from typing import Callable, List
+from typing import Callable
 
 import pytest
 
@@ -17,7 +16,6 @@ from model_fn.runs.backends.loop import _LoopTraining
 from model_fn.runs.backends.workers import explain_lost_workers
 from model_fn.runs.cluster import Cluster, Task
 from model_fn.runs.context import Hook, RunContext
-from model_fn.training.loop_state import first_worker_values
 from tests.model_fn import fake
 from tests.programs.clusters import free_addresses
 
@@ -28,34 +26,6 @@ def members() -> Callable[[str, int], Cluster]:
     addresses = free_addresses(3)
     jobs = {"chief": addresses[:1], "worker": addresses[1:]}
     return lambda job, index: Cluster(jobs, Task(job, index))
-
-
-def _in_thread(errors: List[Exception], cluster: Cluster, secs: float) -> threading.Thread:
-    def run() -> None:
-        try:
-            workers.wait_for_others(cluster, secs)
-        except RunError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
-def test_workers_wait_until_all_have_come(members, monkeypatch):
-    monkeypatch.setattr(workers, "_POLL_SECS", 0.01)
-    errors: List[Exception] = []
-    first = _in_thread(errors, members("chief", 0), 60)
-    second = _in_thread(errors, members("worker", 0), 60)
-    second.join(0.1)
-    assert first.is_alive() and second.is_alive()
-    workers.wait_for_others(members("worker", 1), 60)
-    # It is there as long as TensorFlow's server would be.
-    address = members("worker", 1).address(Task("worker", 1)).rpartition(":")
-    with socket.create_server((address[0], int(address[2]))):
-        first.join()
-        second.join()
-    assert not errors
 
 
 def test_a_worker_that_does_not_come(members, monkeypatch):
@@ -135,9 +105,3 @@ def test_a_folder_that_a_worker_does_not_see(tmp_path):
     workers.check_folder(str(tmp_path))
     with pytest.raises(RunError, match="all tasks of a cluster need the same folder"):
         workers.check_folder(str(tmp_path / "model"))
-
-
-def test_the_number_of_the_first_one():
-    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
-    (step,) = first_worker_values(strategy, lambda: [tf.constant(2**40, tf.int64)])
-    assert step == 2**40

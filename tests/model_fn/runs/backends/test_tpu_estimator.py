@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf, tf1, tpu_estimator
+from estimator_det.compat import estimator, tf, tf1
 from estimator_det.errors import ConfigError, NotFiniteLossError, NoTpuError, UsageError
 from inputs import pipeline as input_pipeline
 from inputs import schema
@@ -93,22 +93,6 @@ def test_rehearsal_writes_what_a_tpu_would(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert [line.split(" | ")[0] for line in lines] == [f"step {n}/6" for n in (1, 2, 4, 6)]
     assert f"total {losses[-1]:.4g}" in lines[-1] and "gradient_norm" not in lines[-1]
-
-
-def test_rehearsal_trains_as_an_estimator_does(tmp_path):
-    config = _config("train_config { gradient_clipping_by_norm: 0.1 }" + AVERAGED)
-    rehearsed = _train(tmp_path / "tpu", config, 3)
-    plain = estimator.Estimator(
-        model_fn.create_model_fn(config),
-        config=estimator.RunConfig(model_dir=str(tmp_path / "plain"), tf_random_seed=1),
-        params={"batch_size": 2},
-    )
-    plain.train(_input_fn, max_steps=3)
-    assert set(plain.get_variable_names()) == set(rehearsed.get_variable_names())
-    for name in plain.get_variable_names():
-        np.testing.assert_allclose(
-            rehearsed.get_variable_value(name), plain.get_variable_value(name), rtol=1e-6
-        )
 
 
 def test_warm_start_reaches_variables_and_averages(tmp_path):
@@ -262,18 +246,6 @@ def test_a_missing_tpu_is_told(tmp_path):
         raise tf.errors.InvalidArgumentError(
             None, None, "Gradient for Box/weights:0 is NaN : Tensor had NaN values"
         )
-
-
-def test_run_config(tmp_path):
-    runner = _estimator(tmp_path, _config())
-    made = runner.config
-    assert isinstance(made, tpu_estimator.RunConfig)
-    assert made.tpu_config.iterations_per_loop == 2 and made.tpu_config.num_shards == 2
-    per_host = tpu_estimator.InputPipelineConfig.PER_HOST_V2
-    assert made.tpu_config.per_host_input_for_training == per_host
-    assert made.save_checkpoints_secs is None and made.save_checkpoints_steps is None
-    # Counted in runs of a session, each of a loop there, and of a step in a rehearsal.
-    assert runner._log_every_n_steps == 2
 
 
 class _Built(Exception):
