@@ -214,3 +214,21 @@ def test_row(row, request):
     assert not [n for n in built.variables if any(part in n for part in row.lacks)]
     assert row.variables in (0, len(built.variables))
     assert row.penalties in (None, built.penalties)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("letter", "depths", "kernels"),
+    [
+        # Kernels of fused, inverted and separable layers, of ten edges and of the stem.
+        ("s", [120, 168, 136, 136, 64], 24 + 57 + 16 + 10 + 1),
+        ("m", [120, 168, 136, 136, 64], 29 + 60 + 20 + 10 + 1),
+        ("l", [120, 168, 112, 128, 64], 24 + 87 + 8 + 10 + 1),
+    ],
+)
+def test_spaghettinets(letter, depths, kernels):
+    text = f"spaghettinet_arch_name: 'spaghettinet_edgetpu_{letter}' {PENALIZED}"
+    built = build("ssd_spaghettinet", text, (320, 320))
+    assert built.penalties == kernels
+    assert built.maps == [(s, s, d) for s, d in zip([20, 10, 5, 3, 3], depths)]

@@ -41,6 +41,22 @@ def test_override_of_resnet_keeps_the_numbers_of_its_norms(option, penalties, re
     assert (built.ops["Relu6"], built.penalties) == (relu6, penalties)
 
 
+@pytest.mark.parametrize(
+    ("kind", "maps"),
+    [
+        ("ssd_inception_v2", [(7, 9, 55), (4, 5, 101)]),
+        pytest.param("ssd_inception_v3", [(11, 15, 27), (5, 7, 76)], marks=pytest.mark.exhaustive),
+    ],
+)
+def test_inception_takes_every_setting_of_the_message(kind, maps):
+    text = f"""{OVERRIDE} depth_multiplier: 0.1 min_depth: 4 num_layers: 2
+        conv_hyperparams {{ activation: NONE }}"""
+    built = build(kind, text, (107, 139))
+    assert built.maps == maps
+    assert not [op for op in built.ops if "Relu" in op]
+    assert not [name for name in built.variables if "BatchNorm" in name]
+
+
 @pytest.mark.parametrize("option", [pytest.param("", marks=pytest.mark.exhaustive), OVERRIDE])
 def test_embedded_keeps_the_settings_of_its_network(option):
     """As in the reference, an override has no effect; depthwise kernels are not regularized."""

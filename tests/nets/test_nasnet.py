@@ -8,6 +8,8 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import nasnet
 from estimator_det.nets.normalization import BATCH_NORMS
+from tests.graphs import shapes
+from tests.nets.variables import crc32, variable_lines
 
 TINY = nasnet.NasNet(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
 SIMPLE_CELL = nasnet.Cell(
@@ -24,6 +26,23 @@ HALVED = SIMPLE._replace(num_cells=6, halving_cell=SIMPLE_CELL._replace(outputs=
 def build(images: tf.Tensor, network: nasnet.NasNet = TINY, **options):
     with nasnet.arg_scope(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
         return nasnet.searched_network(images, network, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_large_pnasnet_has_the_published_size():
+    """86,057,668 parameters with a classifier of 1,000 classes, which is not built here."""
+    bare = {"weights_initializer": tf1.zeros_initializer(), "weights_regularizer": None}
+    with tf.Graph().as_default() as graph:
+        with nasnet.arg_scope(), slim.arg_scope([slim.conv2d, slim.separable_conv2d], **bare):
+            images = tf.zeros([1, 331, 331, 3])
+            end_points = nasnet.searched_network(images, nasnet.PNASNET_LARGE)
+        parameters = sum(v.shape.num_elements() for v in tf1.trainable_variables())
+        lines = variable_lines(graph)
+    assert parameters == 86057668 - 4321 * 1000
+    assert (len(lines), crc32(lines)) == (1177, 1002280089)
+    expected = {"Stem": [42, 42, 540], "Cell_3": [42, 42, 1080], "Cell_7": [21, 21, 2160]}
+    assert {name: end_points[name].shape.as_list()[1:] for name in expected} == expected
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +65,28 @@ def test_two_parts_make_the_whole(halved):
         found, expected = session.run([rest, tf.nn.relu(halved["Cell_5"])])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert np.abs(found).max() > 0
+
+
+def test_cells_and_their_variables():
+    with tf.Graph().as_default():
+        build(tf.zeros([1, 65, 97, 3]))
+        # What comes before the first stem cell stays as it is, so its pooling needs a projection.
+        first = shapes("cell_stem_0/comb_iter_0/")
+        assert first["cell_stem_0/comb_iter_0/right/1x1/weights"] == [1, 1, 6, 2]
+        assert first["cell_stem_0/comb_iter_0/right/bn_1/moving_mean"] == [2]
+        assert not shapes("cell_stem_0/prev")
+        # The second looks back at twice its resolution, ...
+        assert shapes("cell_stem_1/path1_conv") == {"cell_stem_1/path1_conv/weights": [1, 1, 6, 2]}
+        assert "cell_stem_1/final_path_bn/beta" in shapes()
+        # ... cell 1 at its own.
+        assert shapes("cell_1/prev_1x1") == {"cell_1/prev_1x1/weights": [1, 1, 20, 16]}
+        assert "cell_1/prev_bn/beta" in shapes()
+        # The identity becomes a projection where the cell halves the resolution.
+        assert shapes("cell_0/comb_iter_4/right") == {}
+        assert "cell_1/comb_iter_4/right/1x1/weights" in shapes()
+        assert not shapes("biases")
+        kernels = [name for name in shapes() if name.endswith("weights")]
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
 def test_halving_keeps_even_and_odd_pixels():

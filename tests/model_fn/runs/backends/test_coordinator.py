@@ -117,6 +117,28 @@ def test_no_step_begins_after_one_that_is_not_finite(tmp_path):
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[1.0], [1.0]])
 
 
+def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
+    backend, steps = _backend(tmp_path), _Steps(_good)
+    sleep = coordinator.time.sleep
+
+    def notice(secs: float) -> None:
+        backend._context.stop.request(MissingTaskError("worker 0 is missing"))
+        sleep(secs)
+
+    monkeypatch.setattr(coordinator.time, "sleep", notice)
+    steps.ends = False
+    has_ended = steps.has_ended
+
+    def end_later(result: Any) -> bool:
+        steps.ends = steps.ends or backend._context.stop.is_requested
+        return has_ended(result)
+
+    monkeypatch.setattr(steps, "has_ended", end_later)
+    # Those that run are waited for, so that a checkpoint has all of them or none.
+    assert len(backend._steps_of_workers(steps, 20)) == 4
+    assert backend._steps_of_workers(steps, 20) == []
+
+
 @pytest.mark.parametrize(
     ("missing", "message"),
     [("worker 0 is missing", "^worker 0 is missing"), (None, "no step of the workers has ended")],
