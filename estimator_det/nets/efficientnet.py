@@ -10,6 +10,7 @@ import math
 from typing import Dict, Iterator, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.hyperparams import swish
 from estimator_det.nets.inverted_residual import divisible
 from estimator_det.nets.layers import conv2d, separable_conv2d, squeeze_excite
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, published_scope
@@ -87,7 +88,7 @@ def arg_scope() -> Iterator[None]:
             BATCH_NORM_DECAY,
             BATCH_NORM_EPSILON,
             normalizer_fn=batch_norm,
-            activation_fn=tf.nn.swish,
+            activation_fn=swish,
             weights_initializer=slim.variance_scaling_initializer(2.0, "FAN_OUT"),
         ),
         slim.arg_scope(layers, weights_regularizer=penalty, biases_regularizer=penalty),
@@ -121,7 +122,7 @@ def _block(net: tf.Tensor, block: _StackBlock, width: float, drop_rate: float) -
     net = separable_conv2d(net, None, stack.kernel, stride=block.stride, scope="depthwise")
     with tf1.variable_scope("squeeze_excite"):
         hidden = max(1, int(channels * SQUEEZE))
-        net = squeeze_excite(net, hidden, tf.nn.swish, tf.sigmoid)
+        net = squeeze_excite(net, hidden, swish, tf.sigmoid)
     net = conv2d(net, divisible(stack.depth * width), 1, activation_fn=None, scope="project")
     if block.stride > 1 or net.shape[-1] != channels:
         return net

@@ -7,7 +7,7 @@ batch-norm mode applies unless the message has a narrower one.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
 from estimator_det.config.rules import rules
@@ -22,11 +22,29 @@ Regularizer = Callable[[tf.Tensor], Optional[tf.Tensor]]
 _PROTO = hyperparams_pb2.Hyperparams
 _SCALING = hyperparams_pb2.VarianceScalingInitializer
 
+
+@tf.custom_gradient
+def swish(inputs: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+    """Maps x to x * sigmoid(x), and keeps x alone for the gradient.
+
+    `tf.nn.swish` multiplies x by the constant 1, too, and keeps the product: a tenth of what a
+    training of EfficientDet-D0 keeps.
+    """
+
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        # Computed again; without the dependency the optimizer of graphs would keep the first one.
+        with tf.control_dependencies([upstream]):
+            gate = tf.sigmoid(inputs)
+        return upstream * gate * (1.0 + inputs * (1.0 - gate))
+
+    return inputs * tf.sigmoid(inputs), gradient
+
+
 ACTIVATIONS: Dict[int, Optional[Callable[[tf.Tensor], tf.Tensor]]] = {
     _PROTO.NONE: None,
     _PROTO.RELU: tf.nn.relu,
     _PROTO.RELU_6: tf.nn.relu6,
-    _PROTO.SWISH: tf.nn.swish,
+    _PROTO.SWISH: swish,
 }
 
 

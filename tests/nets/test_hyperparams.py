@@ -34,6 +34,17 @@ def test_activations(name, expected):
     np.testing.assert_allclose(outputs, expected, rtol=1e-5)
 
 
+def test_swish_has_the_gradient_of_tensorflow():
+    inputs = tf.constant([-8.0, -2.0, 0.0, 1.0, 8.0])
+    gradients = []
+    for function in (hyperparams.swish, tf.nn.swish):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = tf.square(function(inputs))
+        gradients.append(tape.gradient(outputs, inputs))
+    np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize(("kind", "expected"), [("l1", 0.5 * 6.0), ("l2", 0.5 * 14.0 / 2)])
 def test_regularizers(kind, expected):
     config = parse(f"regularizer {{ {kind}_regularizer {{ weight: 0.5 }} }}").regularizer
