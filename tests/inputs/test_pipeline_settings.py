@@ -16,7 +16,7 @@ from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from tests.inputs import examples
-from tests.inputs.test_pipeline import AUGMENTED, preprocess_of
+from tests.inputs.test_pipeline import preprocess_of
 
 
 @pytest.fixture
@@ -39,37 +39,6 @@ def pipeline(text: str = "") -> pipeline_pb2.TrainEvalPipelineConfig:
     for _, reader in facts.readers(config):
         reader.tf_record_input_reader.input_path.append("x")
     return config
-
-
-def test_settings_of_training(asked):
-    config = pipeline("train_input_reader { num_epochs: 0 }" + AUGMENTED)
-    inputs.create_train_input_fn(config, preprocess_of(config))()
-    examples, order, log, run = asked.pop()
-    reader, options = examples.reader, examples.collate
-    assert reader is config.train_input_reader and log is None
-    steps = config.train_config.data_augmentation_options
-    assert [step.name for step in examples.steps] == [
-        step.WhichOneof("preprocessing_step") for step in steps
-    ]
-    assert (examples.batch_size, examples.first_step, examples.images_per_step) == (2, 0, 2)
-    assert (order.num_epochs, order.sample_1_of_n, order.seed) == (None, 1, None)
-    assert (order.drop_remainder, run.has_python) == (reader.drop_remainder, True)
-    assert (options.num_classes, options.max_boxes) == (4, 3)
-    assert options.all_classes_labeled_by_default and options.context_shape == (None, None)
-    config = pipeline(
-        """train_config { retain_original_images: true merge_multiple_label_boxes: true
-        use_multiclass_scores: true max_number_of_boxes: 9 }
-        train_input_reader { load_multiclass_scores: true num_epochs: 7
-        sample_1_of_n_examples: 5 drop_remainder: false }"""
-    )
-    config.train_input_reader.ClearField("max_number_of_boxes")
-    inputs.create_train_input_fn(config, preprocess_of(config), 3, runs_elsewhere=True)()
-    examples, order, _, run = asked.pop()
-    options = examples.collate
-    assert (order.num_epochs, order.sample_1_of_n, order.seed) == (7, 5, 3)
-    assert (order.drop_remainder, run.has_python) == (False, False)
-    assert options.max_boxes == 9
-    assert options.retain_original_image and options.merge_boxes and options.use_multiclass_scores
 
 
 def test_batch_size_comes_from_params_or_configuration(asked):

@@ -7,7 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 import inputs
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import image_resizer_pb2
 from inputs import serving
@@ -117,29 +117,3 @@ def test_predict_input_fn_with_context():
     assert found[0]["context_features"].tolist() == [[[1, 2], [0, 0], [0, 0]]]
     assert not found[1]["context_features"].any()
     assert [one["valid_context_size"].tolist() for one in found] == [[1], [0]]
-
-
-def test_estimator_exports_with_it(tmp_path):
-    def model_fn(features: Any, labels: Any, mode: str) -> Any:
-        del labels
-        weight = tf1.get_variable("weight", [], use_resource=True)
-        outputs = {"mean": tf.reduce_mean(features["image"], [1, 2, 3]) + 0 * weight}
-        step = tf1.train.get_or_create_global_step().assign_add(1)
-        exports = {"serving_default": estimator.export.PredictOutput(outputs)}
-        return estimator.EstimatorSpec(
-            mode, outputs, weight, step, export_outputs=exports if mode == "infer" else None
-        )
-
-    def input_fn() -> Any:
-        return tf.data.Dataset.from_tensors(({"image": tf.zeros([1, 6, 10, 3])}, tf.zeros([])))
-
-    trained = estimator.Estimator(model_fn, str(tmp_path / "model"))
-    trained.train(input_fn, steps=1)
-    config = pipeline()
-    resizer = make_resizer(config.model.ssd.image_resizer)
-    receiver_fn = inputs.create_predict_input_fn(config, resizer.resize)
-    folder = trained.export_saved_model(str(tmp_path / "export"), receiver_fn)
-    signature = tf.saved_model.load(folder.decode()).signatures["serving_default"]
-    outputs = signature(serialized_example=tf.constant(example({})))
-    expected = tf1.image.resize(picture().astype(np.float32), [6, 10]).numpy().mean()
-    np.testing.assert_allclose(outputs["mean"], [expected], rtol=1e-5)

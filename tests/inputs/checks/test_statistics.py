@@ -34,20 +34,6 @@ def test_pixels_and_classes_of_area():
     np.testing.assert_array_equal(statistics.count_columns(columns)["areas"], [2, 1, 1])
 
 
-def test_sizes_after_resizing_are_worked_out_once_for_each_size():
-    asked = []
-
-    def rule(height: int, width: int) -> tuple:
-        asked.append((height, width))
-        return height // 2, 10
-
-    new = statistics.resized(three_images().sizes, rule)
-    np.testing.assert_array_equal(new, [[50, 10], [50, 10], [200, 10]])
-    assert sorted(asked) == [(100, 200), (400, 100)]
-    pixels = statistics.box_sizes(three_images(), new)
-    np.testing.assert_allclose(pixels[0], [10, 2], rtol=1e-6)
-
-
 def counted(name: str, columns: Columns) -> dict:
     counts = statistics.count_columns(columns)[name]
     return {range_: n for range_, n in zip(SCALES[name].names, counts) if n}

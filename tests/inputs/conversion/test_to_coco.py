@@ -140,30 +140,6 @@ def test_the_round_trip_loses_nothing(tmp_path):
         assert written == (tmp_path / "images" / name).read_bytes()
 
 
-def test_random_boxes_come_back_exactly(tmp_path):
-    random = np.random.default_rng(0)
-    height, width = (int(side) for side in random.integers(30, 700, 2))
-    annotations = []
-    for number in range(400):
-        decimals = int(random.integers(0, 5))
-        low = random.uniform(0, 0.7, 2) * (width, height)
-        size = random.uniform(0.01, 0.3, 2) * (width, height)
-        box = [round(float(value), decimals) for value in (*low, *size)]
-        area = round(float(random.uniform(1, 9e4)), decimals)
-        if min(box[2:]) > 0:
-            annotations.append(
-                {"id": number, "image_id": 1, "category_id": 1, "bbox": box, "iscrowd": 0,
-                 "area": area}
-            )  # fmt: skip
-    given = {
-        "images": [{"id": 1, "file_name": "a.jpg", "height": height, "width": width}],
-        "annotations": annotations,
-        "categories": [{"id": 1, "name": "x"}],
-    }
-    conversion = samples.convert(write(tmp_path, given), tmp_path / "out")
-    assert by_id(export(tmp_path, conversion)["annotations"]) == by_id(annotations)
-
-
 def test_records_of_other_programs(tmp_path):
     """Without ids, sizes and files beside the records."""
     encoded = samples.png(0, 10, 20)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import re
 import struct
@@ -13,7 +12,6 @@ from PIL import Image
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import Resizer
 from inputs import schema
-from inputs.bad_records.policy import make_policy
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.images import claimed_pixels
 from inputs.sample import Sample
@@ -347,41 +345,15 @@ def test_hash_needs_no_source_id():
         ),
         ({"image/encoded": ""}, "", "missing_key"),
         (
-            {"image/object/mask": [1.0] * 5},
-            "load_instance_masks: true",
-            "length_mismatch.*Number of mask values",
-        ),
-        (
             {"image/object/keypoint/y": [0.1], "image/object/keypoint/x": [0.1]},
             "num_keypoints: 1",
             r"length_mismatch.*Number of keypoints, found and expected:\] \[1\] \[2\]",
-        ),
-        (
-            {"image/object/class/multiclass_scores": [0.1] * 3},
-            "load_multiclass_scores: true",
-            "length_mismatch.*multiclass_scores",
-        ),
-        (
-            {"image/class/confidence": [0.5]},
-            "",
-            r"length_mismatch.*Number of image/class/confidence, found and expected:\] \[1\] \[0\]",
         ),
     ],
 )
 def test_errors_name_the_record(features, options, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)rec7.*{message}"):
         decode({**BOXES, **LABELS, **features}, options)
-
-
-@pytest.mark.parametrize("max_pixels", [95, 96])
-def test_limit_of_pixels(max_pixels):
-    policy = dataclasses.replace(make_policy(reader()), max_pixels=max_pixels)
-    decode_picture = make_decoder(reader(), policy)  # of 8 x 12 pixels
-    if max_pixels == 96:
-        assert decode_picture(tf.constant(example({}))).image.shape == (8, 12, 3)
-        return
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*huge_image.*\[96\]"):
-        decode_picture(tf.constant(example({})))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any, List, Optional, Tuple
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf
 from inputs import schema
 from inputs.bad_records.log import FaultLog
 from inputs.records import cursor, stream
@@ -155,16 +154,6 @@ def test_data_that_start_at_a_later_step_get_another_order():
     # A state saved after that start is resumed.
     saved = CursorState(later, 8, {}, "order")
     assert DataCursor(saved, first_step=9).begin(3, "order") == saved
-
-
-def test_stream_indices_hold_stream_epoch_and_number():
-    first = int(cursor.first_stream_index(3, tf.constant(100_000, tf.int64)))
-    data_cursor = DataCursor()
-    data_cursor.begin(1, "")
-    data_cursor.advance(np.array([5, first + 70_000]), np.array([[1, 8], [1, 9]]))
-    assert data_cursor.state == CursorState(
-        1, 10, {0: StreamOffset(0, 6), 3: StreamOffset(100_000, 70_001)}
-    )
 
 
 def test_data_that_begin_again_begin_where_they_are():
