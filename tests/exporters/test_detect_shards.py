@@ -120,7 +120,6 @@ def test_shards_have_the_detections_of_detect(runner, exported, photos, pictures
         ([], "give images, videos or folders of images"),
         (["--runner=DirectRunner"], "give either images or --records PATTERN"),
         (["--runner=DirectRunner", "a.mp4"], "--runner is for images; leave a.mp4 out"),
-        (["--runner=DirectRunner", "x", "--draw=png"], "--draw png has no effect with --runner"),
         (["--runner=DirectRunner", "x", "--save_annotations=coco"], "with --runner give tfrecord"),
     ],
 )

@@ -120,12 +120,6 @@ def test_the_best_detections_of_very_many_are_merged(monkeypatch):
     assert 0 < len(detections) <= 20 and detections.scores.min() > 0.98
 
 
-@pytest.mark.parametrize(("side", "overlap"), [(0, 0.2), (10, 1.0), (10, -0.1)])
-def test_impossible_tiles_are_refused(side, overlap):
-    with pytest.raises(ValueError, match="at least 1 pixel"):
-        tiles.TiledDetector(SpotModel(), side, overlap)
-
-
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("side", "mean"), [(256, 1.0), (1000, 0.0)])
 def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeypatch, side, mean):

@@ -115,16 +115,3 @@ def test_what_cannot_be_measured(folder, records):
     next((folder / "saved_model" / "assets").glob("*")).unlink()
     with pytest.raises(UsageError, match="contains no label map"):
         compare.benchmark(str(folder), compare.BenchmarkOptions([records]))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("small_network")
-def test_each_model_has_its_own_process(exported, records, tmp_path):
-    """The small network is of this process: the checkpoint has another one in theirs."""
-    options = compare.BenchmarkOptions([records], **OPTIONS)
-    checkpoint, *others = compare.benchmark(str(exported), options)["models"]
-    assert checkpoint["error"]
-    before = measure.memory("VmRSS")
-    for model in others:
-        assert model["memory_before_bytes"] < model["memory_peak_bytes"]
-        assert model["memory_before_bytes"] != before

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, List, Tuple
+from typing import List, Tuple
 
 import numpy as np
 import pytest
@@ -59,14 +59,3 @@ def test_size_of_files(tmp_path):
     assert measure.size_of_files(str(tmp_path / "inner"), "saved_model") == 5
     assert measure.size_of_files(str(tmp_path / "inner" / "a"), "frozen_graph") == 5
     assert measure.size_of_files(str(tmp_path / "model.ckpt"), measure.CHECKPOINT) == 7
-
-
-def test_memory_of_this_process():
-    before, now = measure.memory("VmHWM"), measure.memory("VmRSS")
-    assert now > 10 * 2**20
-    kept: Any = np.ones(before - now + 2**27, np.uint8)
-    with_array = measure.memory("VmHWM")
-    del kept
-    assert with_array > before + 2**26
-    assert measure.memory("VmHWM") > before + 2**26
-    assert measure.memory("VmRSS") < with_array - 2**26

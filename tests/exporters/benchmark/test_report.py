@@ -69,12 +69,6 @@ def test_table(document):
     assert lines[-1] == "onnx: onnx models need onnxruntime"
 
 
-def test_metrics_without_objects_are_absent():
-    model = _model("a", 1, metrics={report.MAP: -1.0, report.MAP_50: float("nan")}, timings=[])
-    line = report.text_lines(_document(model))[2]
-    assert line.split() == ["a", *["–"] * 4, "1.2", "4.0", "200", "500", *["–"] * 4]
-
-
 def test_files(document, tmp_path):
     text, json_file, picture = report.write(document, str(tmp_path / "new"))
     assert pathlib.Path(text).read_text().splitlines() == report.text_lines(document)

@@ -7,7 +7,6 @@ from typing import Any, Dict, List
 
 import numpy as np
 import pytest
-from flatbuffers.table import Table
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
@@ -197,18 +196,6 @@ def test_ranges_of_training(tmp_path):
     postprocess = find_postprocess(unpack(content))
     for index, values in zip(postprocess.inputs, wanted):
         np.testing.assert_allclose(interpreter.get_tensor(index), values, atol=0.02)
-
-
-def test_the_largest_and_least_values_of_an_image():
-    normalization = Normalization((10.0, 20.0, 30.0), (2.0, 4.0, 5.0))
-    data = tflite_metadata._metadata((8, 8), normalization, 2, False, "")
-    root = Table(bytearray(data), int(np.frombuffer(data, "<u4", 1)[0]))
-    (graph,) = tflite_metadata._tables(root, 3)
-    (image,) = tflite_metadata._tables(graph, 2)
-    place = image.Pos + tflite_metadata._field(image, 5)
-    statistics = Table(image.Bytes, image.Indirect(place))
-    assert tflite_metadata._read_floats(statistics, 0) == (122.5, 58.75, 45.0)
-    assert tflite_metadata._read_floats(statistics, 1) == (-5.0, -5.0, -6.0)
 
 
 def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):

@@ -18,7 +18,6 @@ from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import pack
-from exporters.reading import graphs
 from exporters.reading.published import Published
 from tests.exporters.importing.conftest import to_tflite, write_tfjs
 
@@ -105,35 +104,10 @@ def test_anchors_that_cannot_be_computed(nodes, tmp_path):
         _read(graph_def, tmp_path)
 
 
-def test_a_chain_of_squares_is_computed_once():
-    """2 ** 60 multiplications, if each is computed whenever it is needed."""
-    chain = {f"x{i + 1}": ("Mul", f"x{i}", f"x{i}") for i in range(60)}
-    graph_def = _graph(x0=np.float32(1), **chain)
-    graph = graphs.from_graph_def(graph_def, {"x0": np.float32(1)})
-    assert graphs.evaluate(graph, "x60") == 1
-
-
-def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path):
-    graph_def = _graph(a=np.float32(0))
-    for size in (1 << 14, 1 << 13):
-        graph_def.node[0].attr["value"].tensor.tensor_shape.dim.add(size=size)
-    graph_def.node[0].attr["value"].tensor.ClearField("float_val")
-    copies = tf1.GraphDef()
-    for i in range(5):
-        copies.node.add().CopyFrom(graph_def.node[0])
-        copies.node[i].name = f"a{i}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tf, "make_ndarray", lambda tensor: np.zeros(1, np.float32))
-        with pytest.raises(RunError, match=r"a4 has shape \[16384, 8192\]: more than"):
-            _read(copies, tmp_path)
-
-
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": [float("inf")]}, {"shape": "ab"}, {"shape": [0, 1 << 70]},
-        {"shape": [1 << 40, 1 << 40]}, {"shape": [1] * 70},
-        {"quantization": {"dtype": "float32", "scale": "x", "min": 0}}, {"quantization": [1]},
+        {"shape": [float("inf")]}, {"shape": [1 << 40, 1 << 40]}, {"quantization": [1]},
     ],
 )  # fmt: skip
 def test_damaged_weights_of_tfjs(original, tmp_path, change):
@@ -152,8 +126,6 @@ def test_damaged_weights_of_tfjs(original, tmp_path, change):
         {"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_STRING"}}},
         {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
          "attr": {"fused_ops": {"list": {"s": ["Qmlhc0FkZA=="]}}}},
-        {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
-         "attr": {"fused_ops": {"list": {"s": ["/////w=="]}}}},
     ],
 )  # fmt: skip
 def test_damaged_graph_of_tfjs(tmp_path, node):
