@@ -100,14 +100,6 @@ def test_photograph_of_real_data_against_golden(case, real_data):
     assert_golden(case, "image1", settings, arrays, resized, true_shapes)
 
 
-def test_equal_size_changes_nothing():
-    images = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
-    for method in ("BILINEAR", "NEAREST_NEIGHBOR", "AREA"):
-        resizer = make(f"fixed_shape_resizer {{ height: 4 width: 5 resize_method: {method} }}")
-        for static in (True, False):
-            np.testing.assert_array_equal(run(resizer, images, static)[0], images)
-
-
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
 @pytest.mark.parametrize(
     ("text", "before", "after"),

@@ -12,7 +12,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.protos import input_reader_pb2
-from inputs.bad_records.kinds import KEEP, KINDS, SKIP
+from inputs.bad_records.kinds import KEEP, KINDS
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.datasets import shapes, writer
 from tests.inputs.examples import pipeline
@@ -179,12 +179,3 @@ def test_the_first_fault_stops_the_run(storm, policy, tmp_path):
     last = entries_of(log)[-1]
     assert (last["file"], last["record"], last["action"]) == (storm.paths[file], record, "fail")
     assert last["kind"] == storm.damaged[stops[0]]
-
-
-def test_more_than_max_skipped_stop_the_run(storm, tmp_path):
-    log = FaultLog(str(tmp_path / LOG_FILE))
-    config = configured(storm, BadRecords.SKIP, max_skipped=5)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"max_skipped: 5.*The last one: "):
-        used(train_fn(config, 3, log))
-    assert log.counts()["skipped_records"] == 6
-    assert {entry["action"] for entry in entries_of(log)} <= {SKIP, KEEP, "clip"}

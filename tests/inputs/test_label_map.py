@@ -69,12 +69,3 @@ def test_a_file_too_large_for_a_label_map(folder, tmp_path, monkeypatch):
     message = "large.pbtxt: has 10,000,024 bytes; allowed: 10,000,000. .* right file, or shorten it"
     with pytest.raises(UsageError, match=message):
         read_label_map(path)
-
-
-def test_label_maps_of_real_data(real_data):
-    pets = read_label_map(str(real_data / "data" / "pet_label_map.pbtxt"))
-    assert len(pets.names) == pets.max_id == 37
-    assert pets.ids["Abyssinian"] == 1
-    coco = read_label_map(str(real_data / "data" / "mscoco_label_map.pbtxt"))
-    assert (len(coco.names), coco.max_id) == (80, 90)
-    assert coco.ids["person"] == coco.ids["/m/01g317"] == 1

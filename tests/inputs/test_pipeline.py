@@ -308,12 +308,23 @@ def test_image_level_labels(tmp_path):
 
 
 def test_evaluation_features(tmp_path):
-    """Of each record once."""
-    config = reading(tmp_path, records_with_boxes(3))
-    dataset = inputs.create_eval_input_fn(config, preprocess_of(config), sample_1_of_n=2)()
-    assert dataset.element_spec[0]["image"].shape.as_list() == [1, 6, 10, 3]
-    features, last = (batch for batch, _ in dataset.as_numpy_iterator())
-    assert (features[schema.RECORD].tolist(), last[schema.RECORD].tolist()) == ([[0, 0]], [[0, 2]])
+    """Not augmented; readers of evaluation repeat, and the reader of training does not."""
+    flip = "data_augmentation_options { random_horizontal_flip { probability: 1 } }"
+    text = f"train_config {{ merge_multiple_label_boxes: true {flip} }}"
+    config = reading(tmp_path, records_with_boxes(3), text + "train_input_reader { num_epochs: 2 }")
+    config.eval_input_reader[0].CopyFrom(config.train_input_reader)
+
+    def batches(reader: Any) -> Any:
+        make = inputs.create_eval_input_fn(config, preprocess_of(config), reader, sample_1_of_n=2)
+        assert make().element_spec[0]["image"].shape.as_list() == [1, 6, 10, 3]
+        return [features for features, _ in make().as_numpy_iterator()]
+
+    def records(found: Any) -> List[int]:
+        return [number for features in found for _, number in features[schema.RECORD].tolist()]
+
+    assert records(batches(config.train_input_reader)) == [0, 2]
+    features, *others = batches(config.eval_input_reader[0])
+    assert records(others) == [2, 0, 2]
     expected = tf1.image.resize(picture().astype(np.float32), [6, 10]).numpy()
     np.testing.assert_array_equal(features["original_image"][0], expected.astype(np.uint8))
     assert features["original_image_spatial_shape"].tolist() == [[8, 12]]

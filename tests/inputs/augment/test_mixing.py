@@ -10,7 +10,6 @@ from estimator_det.compat import tf
 from estimator_det.errors import ConfigError
 from inputs import schema
 from inputs.augment import check_mixtures, make_steps
-from inputs.augment.base import apply_steps
 from inputs.augment.mixing import (
     NO_CLASS,
     apply_mixture,
@@ -18,10 +17,8 @@ from inputs.augment.mixing import (
     merge,
     num_sources,
     partner_distances,
-    split_stages,
 )
-from inputs.sample import PER_BOX_FIELDS
-from tests.inputs.augment.helpers import arrays, sample_of, step
+from tests.inputs.augment.helpers import sample_of, step
 from tests.inputs.examples import reader
 
 FLIP = "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }"
@@ -30,13 +27,6 @@ CHAIN = (FLIP, "mosaic {}", FLIP, "mixup {}", FLIP, FLIP)
 
 def links(*texts: str) -> List[Any]:
     return make_steps([step(text) for text in texts])
-
-
-def test_stages_begin_with_a_mixture_but_for_the_first():
-    assert split_stages([]) == [range(0)]
-    assert split_stages(links(FLIP)) == [range(1)]
-    assert split_stages(links(*CHAIN)) == [range(1), range(1, 3), range(3, 6)]
-    assert split_stages(links("mosaic {}")) == [range(0), range(0, 1)]
 
 
 def test_no_record_is_twice_in_a_batch():
@@ -150,25 +140,6 @@ def test_other_labels_of_the_image():
     assert not merged[schema.IS_ANNOTATED].numpy()
     assert merged[schema.SOURCE_ID].numpy() == b"a"
     assert merge([sample_of("bare")] * 2).image_level is None
-
-
-def test_merge_joins_all_fields_of_boxes():
-    first, second = sample_of("full"), sample_of("full")
-    second = second._replace(**{n: getattr(second, n)[1:] for n in PER_BOX_FIELDS})
-    for name, value in arrays(merge([first, second])).items():
-        expected = np.array(getattr(first, name))
-        if name in PER_BOX_FIELDS:
-            expected = np.concatenate([expected, expected[1:]])
-        np.testing.assert_array_equal(value, expected)
-
-
-def test_steps_after_a_mixture_have_seeds_of_their_own():
-    chain = links("mixup { probability: 0 }", "random_jitter_boxes {}")
-    seeds = [tf.constant([1, 2]), tf.constant([3, 4])]
-    samples = [sample_of("bare")] * 2
-    found, _ = apply_mixture(chain, samples, seeds, tf.constant(True))
-    expected = apply_steps(chain[1:], samples[0], seeds[1:])
-    np.testing.assert_array_equal(found.boxes, expected.boxes)
 
 
 def test_probability_and_permission():

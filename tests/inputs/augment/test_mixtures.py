@@ -6,11 +6,8 @@ from typing import Any, List, Optional, Sequence
 
 import numpy as np
 import pytest
-from google.protobuf import text_format
 
 from estimator_det.compat import tf
-from estimator_det.config import rules
-from estimator_det.protos import pipeline_pb2
 from inputs import schema
 from inputs.augment import AUGMENTATIONS
 from inputs.augment.copy_paste import paste
@@ -41,16 +38,6 @@ def plain(value: int, height: int, width: int, boxes: Any = ((0, 0, 1, 1),)) -> 
 def mixture(text: str, samples: Sequence[Sample], seed: int = 1) -> Sample:
     name = text.split()[0]
     return AUGMENTATIONS.get(name)(samples, tf.constant([seed, 1]), config_of(text))
-
-
-def test_a_colour_that_does_not_fit_the_records():
-    step = "data_augmentation_options { mosaic { pad_color: [1, 2] } }"
-    config = text_format.Parse(
-        f"train_config {{ {step} }} train_input_reader {{ }}",
-        pipeline_pb2.TrainEvalPipelineConfig(),
-    )
-    (problem,) = [each for each in rules.check(config) if each.field.endswith("mosaic.pad_color")]
-    assert "2" in problem.message and "3" in problem.message
 
 
 # Placing.
@@ -328,16 +315,3 @@ def test_the_step_pastes_objects_where_they_were():
     ):
         unused = second._replace(**{field: value})
         assert mixture(every % 1, [NOTHING, unused]).boxes.shape == (0, 4), field
-
-
-@pytest.mark.parametrize(
-    ("scale", "overlap_thresh", "values"),
-    [(1, 0.4, [50, 90]), (1, 0.6, [90]), (2, 0.1, [90]), (2, 0.3, [50])],
-)
-def test_sizes_and_thresholds_of_copy_paste(scale, overlap_thresh, values):
-    """At scale 1 the upper half of 8 x 8 pixels covers that of 4 x 4; at scale 2 a quarter fits."""
-    second = plain(90, 8, 8, [[0, 0, 4, 8]] if scale == 1 else [[0, 0, 8, 8]])
-    text = f"copy_paste {{ min_scale: {scale} max_scale: {scale} object_probability: 1 "
-    first = plain(50, 4, 4, [[0, 0, 4, 4]] if scale == 1 else [[0, 0, 1, 1]])
-    result = mixture(f"{text} overlap_thresh: {overlap_thresh} }}", [first, second])
-    np.testing.assert_array_equal(result.weights, values)

@@ -13,7 +13,7 @@ from estimator_det.protos import pipeline_pb2
 from inputs.augment.color import compress
 from inputs.augment.crop import Window, crop, draw_crop
 from inputs.augment.geometry import resize
-from inputs.augment.pad import pad, random_pad_to_aspect_ratio
+from inputs.augment.pad import pad
 from inputs.augment.square import Frame, border_size, frame_by_scale, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
@@ -191,17 +191,6 @@ def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text, sizes):
     assert _sizes(text) == sizes
 
 
-def test_largest_ratio_of_one_side_limits_both():
-    """2 x 4 pixels have the aspect ratio already; half more is the most in height."""
-    sizes = {
-        random_pad_to_aspect_ratio(
-            small_sample(), tf.constant([seed, 0]), 2.0, (1.0, 2.0), (1.5, 3.0)
-        ).image.shape[:2]
-        for seed in range(9)
-    }
-    assert sizes == {(3, 6)}
-
-
 def test_colors_around_whole_numbers_are_rounded():
     padded = pad(small_sample(), _pair(3, 4), _pair(0, 0), tf.constant([1.6]))
     assert padded.image.dtype == tf.uint8 and (padded.image[2].numpy() == 2).all()
@@ -257,18 +246,3 @@ def test_compression_is_that_of_tf_image():
 def test_steps_that_never_change_the_image(text):
     sample = sample_of("bare", np.float32)
     np.testing.assert_array_equal(run_step(text, sample).image, sample.image)
-
-
-@pytest.mark.parametrize(
-    ("text", "classes"),
-    [
-        ("drop_label_probabilistically { label: 2 }", [1, 3]),
-        ("drop_label_probabilistically { label: 9 }", [1, 2, 3]),
-        # Renaming does not chain.
-        ("remap_labels { original_labels: [1, 2] new_label: 2 }", [2, 2, 3]),
-    ],
-)
-def test_steps_on_classes(text, classes):
-    changed = run_step(text, sample_of()).classes
-    np.testing.assert_array_equal(changed, classes)
-    assert changed.dtype == tf.int64

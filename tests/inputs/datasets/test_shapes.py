@@ -1,7 +1,6 @@
 import glob
 import pathlib
 
-import numpy as np
 import pytest
 
 from estimator_det.compat import tf
@@ -26,19 +25,6 @@ def test_boxes_are_inside_of_the_asked_size_and_hardly_overlap():
         for first in range(len(pixels)):
             for second in range(first):
                 assert shapes.overlap(pixels[first], pixels[second]) <= shapes.MAX_OVERLAP
-
-
-def test_joints_are_inside_of_their_boxes_and_some_are_hidden():
-    num_hidden = 0
-    for index in range(30):
-        image = figures.make_image((0, index))
-        low, high = image.boxes[:, np.newaxis, :2], image.boxes[:, np.newaxis, 2:]
-        assert ((image.joints > low) & (image.joints < high)).all()
-        assert low.min() >= 0 and high.max() <= 1
-        assert image.is_hidden.shape == (len(image.boxes), len(figures.JOINTS))
-        assert not image.is_hidden[-1].any()  # nothing is drawn over the last figure
-        num_hidden += image.is_hidden.sum()
-    assert 0 < num_hidden < 60
 
 
 def test_the_configuration_of_the_demo_fits_the_joints():
@@ -67,10 +53,3 @@ def test_data_set_on_disk(drawings, tmp_path):
     first = pathlib.Path(train[0]).read_bytes()
     drawings.make_dataset(str(tmp_path), seed=3, size="tiny")
     assert pathlib.Path(train[0]).read_bytes() == first
-
-
-def test_wrong_options():
-    with pytest.raises(ValueError, match="not one of"):
-        shapes.make_dataset("unused", seed=0, size="huge")
-    with pytest.raises(ValueError, match="0 or more"):
-        shapes.make_dataset("unused", seed=-1)

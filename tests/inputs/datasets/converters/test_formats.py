@@ -201,17 +201,6 @@ def test_open_images_faults_of_masks(row, message, root):
     assert (fault["file"], fault["line"]) == place and message in fault["message"]
 
 
-@pytest.mark.parametrize("given", ["segmentations", "mask_images"])
-def test_open_images_masks_need_both_options(given, root):
-    sample, _ = open_images_masks(root, [CAT_ROW])
-    options = SourceOptions(**{**sample.options.__dict__, given: ""})
-    with pytest.raises(UsageError, match="--segmentations and --mask_images belong together"):
-        open_source("open_images", options)
-    bare = samples.SAMPLES["open_images"](root, samples.OBJECTS).options
-    with pytest.raises(UsageError, match="--masks needs --segmentations with --from open_images"):
-        open_source("open_images", bare, masks=True)
-
-
 # YOLO
 
 
