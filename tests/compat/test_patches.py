@@ -1,36 +1,14 @@
-import sys
-
 import pytest
 
 from estimator_det.compat import (
     estimator,
-    patches,
     removed,
     tf,
-    tf1,
     versions,
 )
 from tests.processes import messages, run_python
 
 NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
-
-
-def test_what_is_there_is_not_replaced():
-    from tensorflow.python.layers import normalization
-    from tensorflow.python.ops import control_flow_ops
-
-    before = control_flow_ops.cond, normalization.normalization, dict(sys.modules)
-    patches.apply_needed()
-    assert before == (control_flow_ops.cond, normalization.normalization, sys.modules)
-
-
-@pytest.mark.skipif(NEWER, reason="what 2.15 has must not be supplied")
-def test_nothing_of_newer_versions_is_applied_to_2_15():
-    from tensorflow.python.distribute import estimator_training
-    from tensorflow.python.tpu import session_support
-
-    assert estimator_training.__file__ and session_support.__file__
-    assert estimator is tf1.estimator or estimator.Estimator is tf1.estimator.Estimator
 
 
 @pytest.mark.skipif(not NEWER, reason="2.15 has all of it")
@@ -42,15 +20,6 @@ def test_what_cannot_work_says_so():
 
     with pytest.raises(NotImplementedError, match="TPU embedding"):
         tpu_embedding.AdagradParameters(0.1)
-
-
-def test_every_name_of_tpu_embedding_refuses():
-    module = removed.tpu_embedding("somewhere")
-    assert not isinstance(0, module.TPUEmbedding)
-    for name in ("TPUEmbedding", "create_dummy_table_variables"):
-        with pytest.raises(NotImplementedError, match=rf"TPU embedding \({name}\)"):
-            getattr(module, name)()
-    assert not hasattr(module, "__path__")
 
 
 def test_health_of_workers_is_not_watched_silently(caplog):

@@ -66,16 +66,6 @@ def test_a_report_is_escaped_and_cut_but_for_a_document():
     assert stream.getvalue() == "z" * 10**5 + "\n"
 
 
-def test_programs_log_with_it(monkeypatch):
-    from estimator_det.programs import console
-
-    root = logging.Logger("root of this test")
-    monkeypatch.setattr(logging, "root", root)
-    console.quiet_logging()
-    (handler,) = root.handlers
-    assert isinstance(handler.formatter, printing.LogFormatter)
-
-
 @pytest.fixture
 def json_lines() -> Iterator[None]:
     printing.use_json()

@@ -237,7 +237,7 @@ def test_the_second_signal_ends_the_process(number, place):
 
 
 @pytest.mark.parametrize("sink", sinks.SINKS)
-@pytest.mark.parametrize("place", ["step", "computing", "program", "computing program"])
+@pytest.mark.parametrize("place", ["step", "computing program"])
 def test_the_second_signal_ends_a_process_that_cannot_write(place, sink):
     ended = run_python("-c", SECOND_SIGNAL, str(int(signal.SIGINT)), place, sink, timeout=60)
     assert ended.returncode == 130

@@ -85,7 +85,6 @@ def test_files_without_values(text):
         (read_members, "[1]", 1, r"'{' is expected; found '\['"),
         (read_members, '{"a": [1,\n2', 2, "',' is expected; found the end"),
         (read_members, '{"a": [1,\n\n{"b": }]}', 3, "Expecting value"),
-        (read_members, '{"a"\n1}', 2, "':' is expected; found '1'"),
         (read_members, '{\n"a": 1} x', 2, "'x' follows the end"),
         (read_members, "{\na: 1}", 2, "a key in quotes is expected; found 'a'"),
         (read_members, '{"a": ' + "[" * 100_000 + "}", 1, "Expecting|nested too deeply"),
@@ -94,10 +93,7 @@ def test_files_without_values(text):
         (read_values, '{"a": 1}\n{"a": ', 2, "Expecting value"),
         (read_values, '[{"a": 1},\n', 2, "the file ends where a value is expected"),
         (read_values, '[{"a": 1}\n{"a": 2}]', 2, "',' is expected; found '{'"),
-        (read_values, '[{"a": 1}] x', 1, "'x' follows the end"),
-        (read_values, '{"a": 1}\n\n{"a" 1}\n{"a": 2}', 3, "Expecting ':'"),
         (read_values, "[" * 100_000, 1, "nested too deeply"),
-        (read_values, b"\x80\x04\x95pickle", 1, "byte 0x80 is not UTF-8"),
     ],
 )
 def test_damage(read, text, line, message):

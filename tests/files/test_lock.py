@@ -7,7 +7,7 @@ import pathlib
 import socket
 import threading
 import time
-from typing import Any, List
+from typing import Any
 
 import pytest
 
@@ -17,8 +17,6 @@ from estimator_det.errors import FolderInUseError
 from estimator_det.files import lock
 from inputs import pipeline as input_pipeline
 from model_fn.runs import runner
-from model_fn.runs.backends import strategies
-from model_fn.runs.options import LoopOptions
 from tests.model_fn import fake
 
 
@@ -39,14 +37,6 @@ def test_one_at_a_time(tmp_path):
     assert os.listdir(tmp_path) == []
     with lock.locked(folder):
         pass
-
-
-def test_a_folder_in_use_is_refused_before_devices_are_set_up(tmp_path, monkeypatch):
-    set_up: List[Any] = []
-    monkeypatch.setattr(strategies, "set_up", lambda *arguments: set_up.append(arguments))
-    with lock.locked(str(tmp_path)), pytest.raises(FolderInUseError):
-        fake.train(tmp_path, loop=LoopOptions("none"))
-    assert not set_up
 
 
 def test_left_over_file_is_no_lock(tmp_path):

@@ -29,16 +29,12 @@ def test_masks_at_random():
     [
         ([8, -2, 18], r"^is '\[8, -2, 18\]'; it must be lengths of runs"),
         ([8, 3.5], "it must be lengths of runs"),
-        ([8, True], "it must be lengths of runs"),
-        (None, "^is 'None'; it must be lengths of runs"),
         ([7, 20], "^has 27 pixels, and its size 24; they must be equal"),
         ("83", "has 11 pixels"),
         ("8@", "it must be lengths of runs"),
         ("oooo", "ends within a number"),
         ("o" * 100, "has the character 'o', not COCO's compressed form"),
-        ("8 3", "has the character ' '"),
         ("\x7f", r"has the character '\\x7f'"),
-        ("€", "has the character"),
     ],
 )
 def test_other_counts_are_refused(counts, message):

@@ -53,10 +53,6 @@ def test_rules_are_told_with_their_edits(capsys):
     assert told.count("is still the placeholder") == 4 and "placeholder: " not in told
 
 
-def test_without_the_option_nothing_of_tpu_is_told(capsys):
-    assert "TPU" not in _check(capsys, CONFIG, "--no_build")[1]
-
-
 def test_cores_and_files(capsys):
     paths = ["--model_dir=run", "--set=train_config.fine_tune_checkpoint=m.ckpt"]
     status, told = _check(capsys, FIT, "--tpu", "--no_build", *paths)

@@ -125,12 +125,9 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
         ([], "give the folder of a run, or --detections FILE, one of them"),
         (["--checkpoint_dir=r", "--detections=f"], "one of them"),
         (["--checkpoint_dir=r", "--model_dir=r", "--output_dir=o"], "remove --model_dir"),
-        (["--detections=f", "--model_dir=r", "--output_dir=o"], "remove --model_dir"),
         (["--checkpoint_dir=r", "--records=r"], "--records and --label_map require --detections"),
         (["--detections=f"], "needs a configuration, or --records and --label_map, not both"),
-        (["c.config", "--detections=f", "--records=r"], "not both"),
         (["--detections=f", "--records=r"], "belong together"),
-        (["--detections=f", "--records=r", "--label_map=m", "--continuous"], "--continuous"),
         (
             ["--detections=f", "--records=r", "--label_map=m", "--calibrate"],
             "give the configuration",

@@ -141,13 +141,8 @@ def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch):
             "DIR, a folder that `convert` has written, or --from FORMAT with --images and "
             "--annotations; and --output_dir DIR",
         ),
-        (["--from", "coco"], "needs --images; and --annotations; and --output_dir DIR"),
         (["--records", "r", "--from", "voc", "--output_dir", "o"], "give --records DIR"),
         (["--records", "r", "--images", "i", "--output_dir", "o"], "--images has no effect"),
-        (
-            ["--records", "r", "--num_train_steps", "0", "--output_dir", "o"],
-            "'0' is not allowed: give 1 or more",
-        ),
         (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
     ],
 )
@@ -245,9 +240,7 @@ def test_classes_with_a_side_are_not_mirrored(names, flips):
     assert "crop" not in str(draft.config.train_config) + str(draft.reasons)
 
 
-@pytest.mark.parametrize(
-    "model", ["ssd_mobilenet_v1", "ssd_mobilenet_v1_fpnlite", "faster_rcnn_resnet50"]
-)
+@pytest.mark.parametrize("model", ["ssd_mobilenet_v1", "faster_rcnn_resnet50"])
 def test_anchors_follow_from_elongated_boxes(model):
     config = config_of(model)
     generator = np.random.default_rng(0)
@@ -292,7 +285,6 @@ def coverage(
     [
         # A class with anchors at every size is found from 2 cells of 16 pixels on.
         (lambda s: 0.0, (50.0,), 0.08, 416, None, "At 300 pixels a class is too small"),
-        (lambda s: 0.0, (5.0,), 0.08, 288, 416, "300 pixels would allow 5"),
         # The rare class decides, although the common one has anchors at every size.
         (
             lambda s: 250 / s - 0.5,
@@ -305,10 +297,8 @@ def coverage(
         (lambda s: 0.0, (None,), 0.2, 300, None, "At this size 100% of the boxes of each class"),
         # Half of the size gives 200 passes.
         (lambda s: 0.0, (50.0,), 0.2, 160, None, "300 pixels would allow 50 passes"),
-        (lambda s: 54 / s - 0.1, (50.0,), 0.2, 288, None, "300 pixels would allow 50"),
         # Time or memory forbid the size that the class needs.
         (lambda s: 250 / s - 0.5, (10.0,), 0.2, 288, 448, "300 pixels would allow 10"),
-        (lambda s: 250 / s - 0.5, (None, 400), 0.2, 396, 428, "At 300 pixels"),
         # No larger input helps.
         (lambda s: 0.9, (None,), 0.2, 300, 600, "At this size 10% of the boxes"),
     ],
@@ -394,12 +384,3 @@ def test_weights_in_a_folder_of_any_name():
     starter.set_weights(draft, Pretrained("b", "", checkpoint, "detection", None, None))
     assert draft.config.train_config.fine_tune_checkpoint == checkpoint
     assert draft.config.train_config.load_all_detection_checkpoint_vars
-
-
-def test_comments_explain_each_field_once():
-    config = config_of("ssd_mobilenet_v1")
-    reasons: Dict[str, str] = {"model.ssd.num_classes": "The classes."}
-    text = starter_text.commented(config, reasons, ["first", "", "last"])
-    assert text.startswith("# first\n#\n# last\n\nmodel { ssd {\n  # The classes.\n  num_classes: ")
-    assert text.count(starter_text.NOTES["conv_hyperparams"]) == 1
-    assert reasons  # the caller's

@@ -91,13 +91,6 @@ def test_sigterm(fake_cluster, tmp_path, signalled):
     assert position[str(stopped + 5)]["count"] == 2 * (stopped + 5)
 
 
-def test_a_worker_that_never_comes(fake_cluster):
-    alone = fake_cluster(workers=1, num_steps=5, task_timeout_secs=5, **WORKERS)
-    alone.start("chief")
-    alone.expect(console.EXIT_FAILED)
-    assert "error: worker 0 of the cluster is missing" in alone.outputs()
-
-
 PARAMETER_SERVER = ["parameter_server", "--save_checkpoints_steps=10", "--eval_throttle_secs=0"]
 
 

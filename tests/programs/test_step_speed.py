@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 from typing import Any, Dict, List
 
 import pytest
 
-from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, step_speed
 from estimator_det.programs.step_speed import Speed
-from estimator_det.protos import pipeline_pb2
 from model_fn.runs import runner
-from model_fn.runs.context import RunContext, StepResult
 from tests.programs.forking import small_config
 
 # Losses and norms of gradients are those of float32 within what bfloat16 rounds.
@@ -22,32 +18,6 @@ CONVOLUTIONS = FAST._replace(
     seconds=0.08, precision="bfloat16_convolutions", losses=[(2.01, 5.3), (0.99, 4.4)]
 )
 MIXED = FAST._replace(seconds=0.05, precision="mixed_bfloat16", losses=[(1.98, 6.0), (1.0, 3.0)])
-
-
-@pytest.mark.exhaustive
-def test_the_speed_of_a_real_step(tmp_path):
-    config = pipeline.read_pipeline(small_config(tmp_path, 2))
-    speeds = step_speed.measure(config, step_speed.own_precisions(config))
-    for speed in speeds:
-        assert 0 < speed.seconds < math.inf
-        assert 10**8 < speed.num_bytes < 10**11
-        assert step_speed.is_alike(speed, speeds[0])
-
-
-def test_a_turn_is_a_first_step_and_the_measured_ones(tmp_path):
-    """Graphs are built before it, and files of the end are written after it."""
-    path = tmp_path / "turns"
-    with open(path, "ab", buffering=0) as turns, open(path, "ab") as other:
-        timer = step_speed._Timer(turns, num_processes=1)
-        timer.begin(RunContext(pipeline_pb2.TrainEvalPipelineConfig(), ""), 0)
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(other, fcntl.LOCK_UN)
-        for _ in range(step_speed.MEASURED_STEPS):
-            timer.before_step(len(timer.times))
-            with pytest.raises(BlockingIOError):
-                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            timer.after_step(StepResult(0, 1, {"Loss/total_loss": 2.0, "gradient_norm": 5.0}))
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 @pytest.mark.parametrize(

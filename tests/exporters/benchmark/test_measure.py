@@ -48,14 +48,3 @@ def test_slow_models_run_a_few_times():
     model = _Model(*[0.01] * 9, 0.09)
     found = measure.time_batches(model.run, _images(1), 1, 2.0, model.clock)
     assert (found.median_ms, found.p95_ms) == (pytest.approx(10), pytest.approx(90))
-
-
-def test_size_of_files(tmp_path):
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "a").write_bytes(b"12345")
-    (tmp_path / "model.ckpt.index").write_bytes(b"123")
-    (tmp_path / "model.ckpt.data-00000-of-00001").write_bytes(b"1234")
-    (tmp_path / "model.ckpt.meta").write_bytes(b"not restored")
-    assert measure.size_of_files(str(tmp_path / "inner"), "saved_model") == 5
-    assert measure.size_of_files(str(tmp_path / "inner" / "a"), "frozen_graph") == 5
-    assert measure.size_of_files(str(tmp_path / "model.ckpt"), measure.CHECKPOINT) == 7

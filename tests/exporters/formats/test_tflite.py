@@ -266,16 +266,6 @@ def test_configurations_that_are_refused(trained, change, message):
         tflite.check_tflite(config, ExportOptions())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("detections_per_class", 0), ("max_classes_per_detection", 5)],
-)
-def test_options_that_are_refused(trained, name, value):
-    options = ExportOptions(tflite=TfliteOptions(**{name: value}))
-    with pytest.raises(UsageError, match=f"--{name}: is {value}"):
-        tflite.check_tflite(trained.config, options)
-
-
 @pytest.mark.parametrize(("dtype", "zero"), [(np.uint8, 128), (np.int8, 0), (np.uint8, 100)])
 def test_quantized_inputs_are_clipped(dtype, zero):
     """White is 1.0, one step above the largest number, and must not become the least."""
