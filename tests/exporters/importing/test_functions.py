@@ -14,7 +14,7 @@ from estimator_det.errors import RunError
 from exporters.importing import mapping, matching
 from exporters.importing.importer import read_published
 from exporters.importing.matching import align_names
-from exporters.reading import graphs
+from exporters.reading import functions, graphs
 from tests.exporters.importing.conftest import Original, head_scopes, raw_outputs
 
 CALL = "PartitionedCall"
@@ -223,14 +223,72 @@ def _recursion(meta_graph: Any) -> None:
             lambda graph: setattr(_call(graph).attr["f"].func, "name", "absent"),
             "no function absent",
         ),
+        (lambda graph: _call(graph).ClearField("input"), "gives 0 inputs to the function"),
         (_output("nowhere:0"), "has no operation nowhere"),
+        (_output(f"{CALL}:{'9' * 5000}"), "is no tensor"),
         (_output(f"{CALL}:99"), "has no output 99"),
+        (
+            lambda graph: [each.ret.clear() for each in graph.graph_def.library.function],
+            "has no operation",
+        ),
         (_own_result, "have no end"),
         (_recursion, "or calls itself"),
     ],
 )
 def test_damaged_functions(constants_model, tmp_path, change, text):
     _refused(None, _changed(constants_model, tmp_path / "changed", change), text)
+
+
+def test_functions_that_call_each_other_twice_each(monkeypatch):
+    graph_def = tf1.GraphDef()
+    graph_def.node.add(name="call", op=CALL).attr["f"].func.name = "f0"
+    for depth in range(41):
+        function = graph_def.library.function.add()
+        function.signature.name = f"f{depth}"
+        function.signature.output_arg.add(name="out")
+        function.ret["out"] = "sum:sum:0"
+        inputs = ["a:output:0", "b:output:0"] if depth < 40 else []
+        function.node_def.add(name="sum", op="AddN", input=inputs)
+        for name in "ab" if depth < 40 else "":
+            call = function.node_def.add(name=name, op=CALL)
+            call.attr["f"].func.name = f"f{depth + 1}"
+    monkeypatch.setattr(functions, "_MAX_NODES", 1000)
+    with pytest.raises(RunError, match="more than 1000 operations"):
+        functions.InlinedGraph(graph_def, "a.pb")
+
+
+def test_outputs_and_names_of_inlined_operations():
+    """Operations with several outputs, equal names in functions, and arguments that are passed."""
+
+    @tf.function
+    def inner(x: Any, factor: Any) -> Any:
+        first, second, third = tf.split(x, 3, name="parts")
+        values, places = tf.math.top_k(third * factor, 1, name="best")
+        return second - first + values, places, factor
+
+    @tf.function
+    def outer(x: Any) -> Any:
+        third, _, factor = inner(x, tf.constant(3.0, name="parts"))
+        values, places, _ = inner(x + 1, factor)
+        return third, values, places
+
+    given = np.float32([1, 5, 2, 8, 3, 7])
+    with tf.Graph().as_default() as graph:
+        found = outer(tf1.placeholder(tf.float32, [6], name="x"))
+    inlined = functions.InlinedGraph(graph.as_graph_def(), "a.pb")
+    flat = inlined.flat([each.name for each in found])
+    assert not any(node.op in functions._CALLS for node in flat.node)
+    names = [node.name for node in flat.node]
+    assert len(set(names)) == len(names)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        sources = [node.name for node in flat.node]
+        sums = [f"{name}:0" for name in sources if name.endswith("add")]
+        places = [f"{name}:1" for name in sources if name.endswith("best")]
+        tensors = tf1.import_graph_def(flat, None, ["x:0", *sums, *places], name="")
+        results = session.run(tensors[1:], {tensors[0]: given})
+    expected = [each.numpy() for each in outer(tf.constant(given))]
+    for value in expected:
+        assert any(np.array_equal(value, each) for each in results)
 
 
 def test_equal_layers_have_no_order_in_functions():

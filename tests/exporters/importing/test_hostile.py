@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from exporters.formats import FORMATS
 from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import pack
+from exporters.reading import graphs
+from exporters.reading.published import Published
 from tests.exporters.importing.conftest import to_tflite, write_tfjs
 
 pytestmark = pytest.mark.usefixtures("small_network")
@@ -73,7 +76,15 @@ def _graph(**nodes: Any) -> Any:
             node = graph_def.node.add(name=name, op="Const")
             node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(content))
             node.attr["dtype"].type = node.attr["value"].tensor.dtype
+        if node.op == "Fill":
+            node.attr["T"].type = tf.float32.as_datatype_enum
+            node.attr["index_type"].type = tf.int32.as_datatype_enum
     return graph_def
+
+
+def _read(graph_def: Any, folder: pathlib.Path) -> Published:
+    (folder / "a.pb").write_bytes(graph_def.SerializeToString())
+    return FORMATS.get("frozen_graph")().read(str(folder / "a.pb"))
 
 
 @pytest.mark.parametrize(
@@ -81,22 +92,48 @@ def _graph(**nodes: Any) -> Any:
     [
         {"a": np.zeros((3, 4), np.float32), "b": np.zeros((5, 4), np.float32),
          "x": ("Add", "a", "b")},
+        {"a": np.zeros((3, 4), np.float32), "x": ("Mul", "a")},
         {"a": np.zeros((1 << 14, 1), np.float32), "b": np.zeros((1, 1 << 15), np.float32),
          "x": ("Mul", "a", "b")},
+        {"a": np.array([1 << 20, 1 << 20], np.int32), "b": np.float32(0), "x": ("Fill", "a", "b")},
     ],
 )  # fmt: skip
 def test_anchors_that_cannot_be_computed(nodes, tmp_path):
     graph_def = _graph(**nodes)
     graph_def.node.add(name=DECODED, op="Transpose", input=["x"])
-    (tmp_path / "a.pb").write_bytes(graph_def.SerializeToString())
     with pytest.raises(RunError, match=r"a.pb: (the anchors cannot be computed|x has more than)"):
-        FORMATS.get("frozen_graph")().read(str(tmp_path / "a.pb"))
+        _read(graph_def, tmp_path)
+
+
+def test_a_chain_of_squares_is_computed_once():
+    """2 ** 60 multiplications, if each is computed whenever it is needed."""
+    chain = {f"x{i + 1}": ("Mul", f"x{i}", f"x{i}") for i in range(60)}
+    graph_def = _graph(x0=np.float32(1), **chain)
+    graph = graphs.from_graph_def(graph_def, {"x0": np.float32(1)})
+    assert graphs.evaluate(graph, "x60") == 1
+
+
+def test_constants_whose_shapes_state_too_many_numbers_together(tmp_path):
+    graph_def = _graph(a=np.float32(0))
+    for size in (1 << 14, 1 << 13):
+        graph_def.node[0].attr["value"].tensor.tensor_shape.dim.add(size=size)
+    graph_def.node[0].attr["value"].tensor.ClearField("float_val")
+    copies = tf1.GraphDef()
+    for i in range(5):
+        copies.node.add().CopyFrom(graph_def.node[0])
+        copies.node[i].name = f"a{i}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tf, "make_ndarray", lambda tensor: np.zeros(1, np.float32))
+        with pytest.raises(RunError, match=r"a4 has shape \[16384, 8192\]: more than"):
+            _read(copies, tmp_path)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"shape": [float("inf")]}, {"shape": [1 << 40, 1 << 40]}, {"quantization": [1]},
+        {"shape": [float("inf")]}, {"shape": "ab"}, {"shape": [0, 1 << 70]},
+        {"shape": [1 << 40, 1 << 40]}, {"shape": [1] * 70},
+        {"quantization": {"dtype": "float32", "scale": "x", "min": 0}}, {"quantization": [1]},
     ],
 )  # fmt: skip
 def test_damaged_weights_of_tfjs(original, tmp_path, change):
@@ -115,6 +152,8 @@ def test_damaged_weights_of_tfjs(original, tmp_path, change):
         {"name": "c", "op": "Const", "attr": {"dtype": {"type": "DT_STRING"}}},
         {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
          "attr": {"fused_ops": {"list": {"s": ["Qmlhc0FkZA=="]}}}},
+        {"name": "f", "op": "_FusedConv2D", "input": ["c", "c"],
+         "attr": {"fused_ops": {"list": {"s": ["/////w=="]}}}},
     ],
 )  # fmt: skip
 def test_damaged_graph_of_tfjs(tmp_path, node):
