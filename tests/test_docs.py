@@ -129,6 +129,15 @@ def test_files_and_programs_named_in_docs_exist():
             assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), module
 
 
+def test_the_concepts_of_a_run_are_listed():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    sources = [path.read_text() for path in (ROOT / "model_fn" / "runs").rglob("*.py")]
+    classes = [name for text in sources for name in re.findall(r"(?m)^class ([A-Z]\w+)", text)]
+    assert [name for name in classes if f"`{name}`" not in page] == []
+    # Roles have no class.
+    assert f"The {len(classes) + 1} concepts of `model_fn/runs`" in page
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_model_of_init_is_on_its_page(model):
     page = (ROOT / "docs" / "zoo.md").read_text()

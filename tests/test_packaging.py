@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import itertools
+import json
 import os
 import pathlib
 import re
@@ -14,11 +16,17 @@ import estimator_det
 import exporters
 import inputs
 import model_fn
-from tests.conftest import ROOT
+from tests import audit, release
+from tests.conftest import PROJECT, ROOT
 from tests.processes import run_python
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
 COMMAND = pathlib.Path(sys.executable).parent / "estimator-det"
+
+
+def test_inputs_is_ours():
+    # An unrelated package on PyPI has the same name.
+    assert pathlib.Path(inputs.__file__).resolve().parent == ROOT / "inputs"
 
 
 @pytest.mark.parametrize(
@@ -109,6 +117,28 @@ def test_metadata(repository, tmp_path):
         assert len(about.get_all("Project-URL")) == 4
 
 
+def test_a_release_has_its_date_and_no_changes():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in headings[1:])
+    assert len(release.faults(text, " M a.py", "9.9.9")) == 2
+    assert not release.faults(f"{text}\n## 9.9.9 - 2030-01-31\n", "", "9.9.9")
+
+
+def test_an_audit_that_checks_nothing_is_no_clean_one():
+    checked = {"name": "pip", "version": "23.0", "vulns": []}
+    skipped = {"name": "numpy", "skip_reason": "not found"}
+    found = {**checked, "vulns": [{"id": "CVE-1", "fix_versions": ["23.3"]}]}
+    for packages, lines in (
+        ([skipped], None),
+        ([skipped, checked], []),
+        ([checked, found], ["pip 23.0: CVE-1, fixed in 23.3"]),
+    ):
+        assert audit.vulnerabilities(json.dumps({"dependencies": packages})) == lines
+    assert audit.vulnerabilities("no connection") is None
+
+
 def test_the_public_api_is_one_import():
     stub = (ROOT / "estimator_det" / "__init__.pyi").read_text()
     assert sorted(re.findall(r"import (\w+) as \1\n", stub)) == estimator_det.__all__
@@ -119,3 +149,11 @@ def test_the_public_api_is_one_import():
             assert getattr(estimator_det, name) is getattr(room, name)
     with pytest.raises(AttributeError, match="'estimator_det' has no attribute 'Detecter'"):
         _ = estimator_det.Detecter
+
+
+def test_every_dependency_has_its_reason():
+    reasons = (ROOT / "docs" / "dependencies.md").read_text()
+    extras = PROJECT["optional-dependencies"].values()
+    requirements = {*PROJECT["dependencies"], *itertools.chain(*extras)}
+    for name in {re.split(r"[<>=; []", requirement)[0] for requirement in requirements}:
+        assert re.search(rf"\b{re.escape(name)}\b", reasons), name

@@ -7,14 +7,69 @@ import pathlib
 import shutil
 from typing import Dict, List, NamedTuple
 
+import numpy as np
 import pytest
 
+from benchmarks.conformance import goldens
+from benchmarks.conformance.compare import Check
+from estimator_det.config import pipeline
 from tests.conftest import MODELS
 from tests.programs.forking import TIMEOUT, Forker
 
 LIGHT = "ssdlite_mobilenet_v1_coco"
 ALTERED = "ssd_mobilenet_v1_pets"
 CLASSES = "class_predictions_with_background"
+
+
+def test_check_keeps_the_worst_and_its_place():
+    check = Check()
+    check.close([1.0, 2.0], [1.0, 2.0], 1e-6, "equal")
+    assert check.ok and str(check) == "ok 0e+00"
+    check.close([1.0, 2.2], [1.0, 2.0], 1e-3, "near")
+    check.close([1.0, 4.0], [1.0, 2.0], 1e-3, "far")
+    assert not check.ok
+    assert str(check) == "rel 1.0e+00 at far"
+
+
+def test_check_fails_on_nan_shape_and_nothing_compared():
+    for actual in ([np.nan], [1.0, 2.0]):
+        check = Check()
+        check.close(actual, [1.0], 1e-3, "value")
+        assert not check.ok
+    assert not Check().ok
+    check = Check()
+    check.error_above_noise(0.1, 0.2, np.array([1.0, -1.0]), "decided")
+    assert str(check) == "ok 1e-01"
+    check.error_above_noise(9.0, 2.0, np.array([1.0, -1.0]), "noisy")
+    assert str(check) == "ok 1e-01, undecided: noisy" and check.compared == 1
+
+
+def test_sums_count_against_the_sum_of_magnitudes():
+    recorded = {"shape": [2], "sum": 0.0, "abs_sum": 2000.0}
+    check = Check()
+    check.statistics(np.array([1000.5, -1000.0]), recorded, 1e-3, "tensor")
+    assert check.ok
+
+
+def test_recorded_overrides():
+    config = pipeline.parse_pipeline(
+        "model { ssd { num_classes: 3 image_resizer { identity_resizer {} } } }"
+        "train_config { optimizer { rms_prop_optimizer {} } }"
+    )
+    changed = goldens.apply_recorded_overrides(
+        config,
+        [
+            "image_resizer: identity_resizer {} -> fixed_shape_resizer { height: 5 }",
+            "ssd.freeze_batchnorm: False -> true (speed only)",
+            "train_config.optimizer.rms_prop_optimizer.learning_rate = constant 2e-05",
+        ],
+    )
+    assert changed.model.ssd.image_resizer.fixed_shape_resizer.height == 5
+    assert changed.model.ssd.freeze_batchnorm
+    rate = changed.train_config.optimizer.rms_prop_optimizer.learning_rate
+    assert rate.constant_learning_rate.learning_rate == pytest.approx(2e-5)
+    with pytest.raises(ValueError, match="neither"):
+        goldens.apply_recorded_overrides(config, ["no such form"])
 
 
 class Table(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, BatchDetections, Groundtruth, make_detector
+from estimator_det.detectors.ssd import _map_indices
 from estimator_det.protos import model_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
@@ -75,6 +76,11 @@ def test_without_an_added_background(field):
     assert detector.postprocessing.has_background == bool(field)
 
 
+def test_feature_map_of_each_anchor():
+    found = _map_indices([(2, 3), (1, 2)], [2, 1], tf.constant(2))
+    assert found.numpy().tolist() == [[0] * 12 + [1] * 2] * 2
+
+
 @pytest.fixture
 def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of two layers in place of the MobileNet."""
@@ -121,6 +127,15 @@ def test_detections_are_relative_to_the_real_image():
     assert (half.classes[0, 0], half.anchor_indices[0, 0]) == (1.0, 7.0)
     assert half.num[0] == 2  # anchor 7 for each class; the other anchors lie in the padding
     np.testing.assert_allclose(half.raw_boxes, whole.raw_boxes)
+
+
+@pytest.mark.usefixtures("two_layers")
+def test_keypoints_are_decoded():
+    _, detections = run_small(
+        """box_coder { keypoint_box_coder { num_keypoints: 3 } }
+        box_predictor { convolutional_box_predictor { box_code_size: 10 } }"""
+    )
+    assert detections["detection_keypoints"].shape == (2, 5, 3, 2)
 
 
 def test_keypoints_are_normalized_to_the_real_image():
@@ -203,6 +218,17 @@ def test_batch_norm_of_extractor_and_head_learns(text, learns):
     assert (detector.extractor.options.is_training, detector.norm_is_training) == learns
     # Frozen batch norm takes nothing else out of training, dropout for instance.
     assert detector.is_training and detector.predictor.head.is_training
+
+
+def test_predicting_twice_shares_variables():
+    detector = small_detector()
+    with tf.Graph().as_default():
+        for _ in range(2):
+            detector.predict(tf.zeros([1, 64, 64, 3]))
+        names = [v.op.name for v in tf1.global_variables()]
+        assert len(names) == 27 + 27 * 4 + 8  # kernels, batch norms, heads
+        kernels = [name for name in names if name.endswith("weights")]
+        assert len(detector.regularization_losses()) == len(kernels)
 
 
 @pytest.mark.usefixtures("two_layers")

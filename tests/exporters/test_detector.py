@@ -189,6 +189,11 @@ def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_pa
     assert line["detections"]
 
 
+def test_unknown_signature(exported):
+    with pytest.raises(RunError, match=r"has no signature 'none'; it has \['serving_default'"):
+        SavedModelDetector(str(exported), "none")
+
+
 def test_where_the_model_is_looked_for(exported, tmp_path):
     assert find_saved_model(str(exported)) == str(exported / "saved_model")
     assert find_saved_model(str(exported / "saved_model")).endswith("saved_model")

@@ -95,6 +95,7 @@ def test_rows_past_the_last_detection_have_no_class_name():
     ("name", "message"),
     [
         ("Postprocessor/raw_box_score", "did you mean 'Postprocessor/raw_box_scores'"),
+        ("image_tensor:3", "is not in the graph"),
         ("", "is not in the graph"),
     ],
 )
@@ -104,6 +105,24 @@ def test_an_unknown_output_leaves_an_earlier_export(trained, exported, tmp_path,
     with pytest.raises(UsageError, match=message):
         _export(trained, folder, overwrite=True, output_tensors=[name])
     assert (folder / "saved_model" / "saved_model.pb").exists()
+
+
+def test_outputs_are_of_the_first_input_type(trained, tmp_path):
+    """The same layer for another input has no value in the signature of the first."""
+    name = "Postprocessor/raw_box_scores"
+    with pytest.raises(UsageError, match=r"graph of the first input type; did you mean 'P"):
+        _export(
+            trained,
+            tmp_path / "refused",
+            input_types=["all"],
+            output_tensors=[name.replace("/", "_1/")],
+        )
+    assert not (tmp_path / "refused").exists()
+    folder = tmp_path / "out"
+    _export(trained, folder, input_types=["all"], output_tensors=[name])
+    run = tf.saved_model.load(str(folder / "saved_model")).signatures["serving_default"]
+    outputs = run(tf.zeros([1, 50, 70, 3], tf.uint8))
+    np.testing.assert_array_equal(outputs[name], outputs["raw_detection_scores"])
 
 
 def test_additional_channels(trained, tmp_path):

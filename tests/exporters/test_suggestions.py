@@ -113,3 +113,10 @@ def test_the_verb(exported, pictures, tmp_path, capsys):
     assert counts == {row["file"]: row["drafts"] for row in rows}
     assert cli.main(command) == 2
     assert "its labels may have been corrected" in capsys.readouterr().err
+
+
+def test_an_export_without_thresholds(exported, tmp_path, capsys):
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
+    command = ["suggest", str(exported), "--images", str(tmp_path / "a.png")]
+    assert cli.main([*command, "--output_dir", str(tmp_path / "out")]) == 1
+    assert "or give --threshold a number" in capsys.readouterr().err

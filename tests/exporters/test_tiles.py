@@ -104,6 +104,28 @@ def test_a_small_object_in_a_large_image_is_found_once_and_whole():
     assert max(batch for batch, _, _ in model.batches) == tiles.BATCH_SIZE
 
 
+def test_the_best_detections_of_very_many_are_merged(monkeypatch):
+    scores = np.linspace(0.0, 1.0, 500, dtype=np.float32)
+    corners = np.random.default_rng(0).uniform(0.1, 0.9, [500, 2]).astype(np.float32)
+
+    class NoiseModel(SpotModel):
+        def run(self, images):
+            count = len(images)
+            boxes = np.tile(np.concatenate([corners, corners + 1e-4], axis=1), [count, 1, 1])
+            return {NUM: np.full(count, 500.0), BOXES: boxes, CLASSES: np.ones([count, 500]),
+                    SCORES: np.tile(scores, [count, 1])}  # fmt: skip
+
+    monkeypatch.setattr(tiles, "MOST_DETECTIONS", 20)
+    detections = tiles.TiledDetector(NoiseModel(), 50)(np.zeros([90, 90, 3], np.uint8))
+    assert 0 < len(detections) <= 20 and detections.scores.min() > 0.98
+
+
+@pytest.mark.parametrize(("side", "overlap"), [(0, 0.2), (10, 1.0), (10, -0.1)])
+def test_impossible_tiles_are_refused(side, overlap):
+    with pytest.raises(ValueError, match="at least 1 pixel"):
+        tiles.TiledDetector(SpotModel(), side, overlap)
+
+
 @pytest.mark.usefixtures("no_charts")
 @pytest.mark.parametrize(("side", "mean"), [(256, 1.0), (1000, 0.0)])
 def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeypatch, side, mean):

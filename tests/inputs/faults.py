@@ -106,6 +106,18 @@ def _as(kind: str, change: Callable[[bytes], bytes]) -> Callable[[Features], Non
     return apply
 
 
+def _size(height: Any, width: Any) -> Callable[[Features], None]:
+    """Functions of the right height and width, or values."""
+
+    def apply(features: Features) -> None:
+        right = [features[f"image/{side}"].int64_list.value[0] for side in SIZE]
+        for side, value in zip(SIZE, (height, width)):
+            new = value(*right) if callable(value) else value
+            features[f"image/{side}"].int64_list.value[0] = new
+
+    return apply
+
+
 def _side(side: str, value: float) -> Callable[[Features], None]:
     return _first(BOX + side, lambda _: value)
 
@@ -246,17 +258,29 @@ DAMAGES: Dict[str, Damage] = {
     "bmp bomb": Damage(
         "huge_image", _as("BMP", lambda bmp: bmp[:18] + struct.pack("<ii", 60000, 60000) + bmp[26:])
     ),
-    "wrong height": Damage("size_mismatch", _first("image/height", lambda _: 9)),
+    "wrong height": Damage("size_mismatch", _size(9, lambda h, w: w)),
+    "height and width swapped": Damage("size_mismatch", _size(lambda h, w: w, lambda h, w: h)),
+    "height 0": Damage("size_mismatch", _size(0, lambda h, w: w)),
+    "width 0": Damage("size_mismatch", _size(lambda h, w: h, 0)),
+    "negative height": Damage("size_mismatch", _size(-5, lambda h, w: w)),
+    "negative size": Damage("size_mismatch", _size(lambda h, w: -h, lambda h, w: -w)),
     "nan": Damage("box_nan", _side("ymin", NAN)),
     "infinite": Damage("box_nan", _side("xmax", INF), follows="box_outside"),
+    "minus infinite": Damage("box_nan", _side("ymin", -INF), follows="box_outside"),
+    "y inverted": Damage("box_inverted", _pair("y", lambda low, high: (high, low))),
     "x inverted": Damage("box_inverted", _pair("x", lambda low, high: (high, low))),
     "no height": Damage("box_degenerate", _pair("y", lambda low, high: (low, low))),
+    "no width": Damage("box_degenerate", _pair("x", lambda low, high: (low, low))),
     "right of the image": Damage("box_outside", _side("xmax", 1.25)),
+    "above the image": Damage("box_outside", _side("ymin", -0.2)),
     "pixels": Damage("box_outside", _in_pixels),
     "unknown name": Damage("unknown_text", _text(b"cow")),
+    "empty name": Damage("unknown_text", _text(b"")),
+    "upper case name": Damage("unknown_text", _text(b"CIRCLE")),
     "name in latin-1": Damage("unknown_text", _text("kreis\xe9".encode("latin-1"))),
     "large id": Damage("unknown_id", _id(99)),
     "id 0": Damage("unknown_id", _id(0)),
+    "negative id": Damage("unknown_id", _id(-1)),
     "huge id": Damage("unknown_id", _id(2**62)),
     "name and id differ": Damage(
         "label_contradiction", _first(OBJECT + "class/label", lambda label: label % 4 + 1)
@@ -273,6 +297,15 @@ DAMAGES: Dict[str, Damage] = {
     "one area too many": Damage("length_mismatch", _more(OBJECT + "area", 1.0)),
     "one mask too many": Damage("length_mismatch", _edit(OBJECT + "mask", lambda masks: masks * 2)),
     "one point too many": Damage("length_mismatch", _more(OBJECT + "keypoint/x", 0.5)),
+    "points of half a box": Damage(
+        "length_mismatch", lambda f: [_more(OBJECT + f"keypoint/{axis}", 0.5)(f) for axis in "yx"]
+    ),
+    "scores of half a box": Damage(
+        "length_mismatch",
+        lambda f: f[OBJECT + "class/multiclass_scores"].float_list.value.extend(
+            [0.5] * (len(f[BOX + "ymin"].float_list.value) * 3 + 1)
+        ),
+    ),
     "confidence without class": Damage("length_mismatch", _more("image/class/confidence", 1.0)),
     "labels as floats": Damage("unparsable", _float_labels),
     "image as number": Damage(
@@ -296,6 +329,7 @@ DAMAGES: Dict[str, Damage] = {
     "mask of another object": Damage("mask_mismatch", _mask(_other_part)),
     "changed data": Damage("damaged_record", frame=_flip(200)),
     "changed length": Damage("damaged_record", frame=_flip(2)),
+    "changed checksum": Damage("damaged_record", frame=_flip(-1)),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Dict, Set
 
 import numpy as np
+import pytest
 
 from inputs.bad_records.policy import make_policy
 from inputs.checks import scan
@@ -15,9 +16,9 @@ from tests.inputs.faults import CLEAN, DAMAGES, READER, file_bytes
 NUM_FILES = 3
 
 
-def test_every_damage_is_found(tmp_path):
-    """About half of the records are damaged, each kind equally often."""
-    num_records = 150
+@pytest.mark.parametrize("num_records", [150, pytest.param(1000, marks=pytest.mark.exhaustive)])
+def test_every_damage_is_found(tmp_path, num_records):
+    """At least half of the records are damaged, each kind about equally often."""
     random = np.random.default_rng(num_records)
     damages = [*DAMAGES] * max(1, num_records // 2 // len(DAMAGES))
     names = np.array(damages + [""] * (num_records - len(damages)))

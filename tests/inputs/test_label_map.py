@@ -1,3 +1,5 @@
+import pathlib
+
 import pytest
 
 from estimator_det.compat import tf
@@ -44,6 +46,7 @@ def test_details_of_classes():
         ('item { name: "a" }', "item 1 .'a'. has no id"),
         ("item { id: 3 }", "id 3. has neither name nor display_name"),
         ('item { id: 0 name: "a" }', "has id 0; ids start at 1"),
+        ('item { id: -1 name: "a" }', "has id -1"),
         ('item { id: 1 name: "a" } item { id: 1 name: "b" }', "id 1 is given twice: item 'a'"),
         ('item { id: 1 name: "a" } item { id: 2 name: "a" }', "name 'a' is given twice"),
         ('item { id: 1 name: "a" ancestor_ids: 9 }', r"item 'a' .id 1. lists ancestors \[9\]"),
@@ -69,3 +72,22 @@ def test_a_file_too_large_for_a_label_map(folder, tmp_path, monkeypatch):
     message = "large.pbtxt: has 10,000,024 bytes; allowed: 10,000,000. .* right file, or shorten it"
     with pytest.raises(UsageError, match=message):
         read_label_map(path)
+
+
+def test_label_maps_of_real_data(real_data):
+    pets = read_label_map(str(real_data / "data" / "pet_label_map.pbtxt"))
+    assert len(pets.names) == pets.max_id == 37
+    assert pets.ids["Abyssinian"] == 1
+    coco = read_label_map(str(real_data / "data" / "mscoco_label_map.pbtxt"))
+    assert (len(coco.names), coco.max_id) == (80, 90)
+    assert coco.ids["person"] == coco.ids["/m/01g317"] == 1
+
+
+def test_input_functions_are_exported():
+    import inputs
+
+    assert inputs.create_train_input_fn.__module__ == "inputs.pipeline"
+    assert "create_predict_input_fn" in dir(inputs)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        inputs.nonsense  # noqa: B018  (reading it is what fails)
+    assert pathlib.Path(inputs.__file__).parents[1] == pathlib.Path(__file__).parents[2]

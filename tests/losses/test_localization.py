@@ -79,14 +79,36 @@ def test_shapes_of_plug_ins(monkeypatch, losses, shape, message):
         assert loss(*arguments).shape == shape
 
 
-@pytest.mark.parametrize(
-    ("weights", "expected"),
-    [([[2.0, 4.0]], [[6.0, 1.0]]), ([[[2.0, 1.0], [0.0, 4.0]]], [[[2.0, 2.0], [0.0, 1.0]]])],
-)
-def test_l1_with_a_weight_per_anchor_or_per_entry(weights, expected):
-    predictions, targets = tf.constant([[[1.0, 2.0], [0.0, 0.25]]]), tf.zeros([1, 2, 2])
-    got = make("l1_localization_loss {}")(predictions, targets, tf.constant(weights))
-    np.testing.assert_array_equal(got, expected)
+def test_hand_worked():
+    predictions = tf.constant([[[1.0, 2.0], [0.0, 0.25]]])
+    targets = tf.constant([[[0.0, 0.0], [0.0, 0.0]]])
+    weights = tf.constant([[2.0, 4.0]])
+    got = {
+        name: make(text)(predictions, targets, weights).numpy().tolist()
+        for name, text in {
+            "l2": "weighted_l2 {}",
+            "smooth": "weighted_smooth_l1 {}",
+            "l1": "l1_localization_loss {}",
+        }.items()
+    }
+    # The weight is inside the square of L2, outside the others.
+    assert got["l2"] == [[0.5 * (2**2 + 4**2), 0.5 * 1**2]]
+    assert got["smooth"] == [[2 * (0.5 + 1.5), 4 * 0.5 * 0.25**2]]
+    assert got["l1"] == [[2 * 3.0, 4 * 0.25]]
+
+
+def test_l1_of_maps_has_a_weight_per_entry():
+    got = make("l1_localization_loss {}")(
+        tf.constant([[1.0, -2.0]]), tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 0.5]])
+    )
+    np.testing.assert_array_equal(got, [[1.0, 1.5]])
+
+
+def test_nan_targets_lose_nothing_where_asked_for_alone():
+    loss = make("weighted_smooth_l1 {}")
+    arguments = (tf.ones([1, 1, 2]), tf.constant([[[np.nan, 0.5]]]), tf.ones([1, 1]))
+    np.testing.assert_allclose(loss(*arguments, ignore_nan_targets=True), [[0.125]])
+    assert np.isnan(loss(*arguments)).all()
 
 
 @pytest.mark.parametrize("kind", sorted(localization.LOCALIZATION_LOSSES))

@@ -5,13 +5,13 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import estimator, tf, tf1, tpu_estimator
 from estimator_det.errors import RunError
 from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
 from model_fn.checkpoints import savers
-from model_fn.training.step import groundtruth_from_labels
+from model_fn.training.step import groundtruth_from_labels, without_padding
 from tests.checkpoints import save
 from tests.model_fn import fake
 
@@ -47,6 +47,16 @@ def _train(text: str, steps: int = 1) -> Dict[str, Any]:
 
 def _moved(run: Dict[str, Any]) -> List[str]:
     return [n for n in run["after"] if not np.array_equal(run["after"][n], run["start"][n])]
+
+
+def test_tpu_spec_is_always_built_and_left_alone_on_tpu():
+    with tf.Graph().as_default():
+        model_fn = create.create_model_fn(fake.pipeline_config(), use_tpu=True)
+        spec = model_fn(*_tensors(), ModeKeys.EVAL, {})
+        assert isinstance(spec, estimator.EstimatorSpec)
+    with tf.Graph().as_default():
+        spec = model_fn(_tensors()[0], None, ModeKeys.PREDICT, {})
+        assert isinstance(spec, tpu_estimator.TPUEstimatorSpec)
 
 
 @pytest.mark.parametrize("inplace", ["true", "false"])
@@ -190,6 +200,16 @@ def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
     other = save(tmp_path, {WEIGHTS: 1.0})
     with pytest.raises(RunError, match=r"FeatureExtractor/BatchNorm/beta\S* is missing"):
         _evaluate(config, {"checkpoint": other}, other)
+
+
+def test_padding_is_left_out_of_the_loss():
+    labels = fake.arrays()[1]
+    labels[schema.NUM_BOXES] = np.int32([0, 1])
+    shorter = without_padding(tf.nest.map_structure(tf.constant, labels))
+    assert shorter[schema.BOXES].numpy().tolist() == labels[schema.BOXES][:, :1].tolist()
+    assert shorter[schema.CLASSES].shape[1] == shorter[schema.WEIGHTS].shape[1] == 1
+    labels[schema.NUM_BOXES] = np.int32([0, 0])
+    assert without_padding(labels)[schema.BOXES].shape[1] == 1
 
 
 def test_dummy_loss():

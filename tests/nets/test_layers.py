@@ -102,6 +102,17 @@ def test_before_the_delay_a_layer_is_that_of_slim(name, in_place):
     _agree(ours, theirs, 1e-5)
 
 
+@pytest.mark.parametrize("name", ["plain", "synchronized", "depthwise"])
+def test_an_inference_folds_batch_norm_into_what_it_rounds(name):
+    """Sixteen bits leave steps of 12 / 65535 in kernels, of 6 / 65535 in outputs."""
+    fine = Quantization(weight_bits=16, activation_bits=16)
+    ours, theirs = (_run(LAYERS[name], options, is_training=False) for options in (fine, None))
+    within = np.clip(theirs["outputs"], 0, 6)
+    assert np.max(within) > 2
+    np.testing.assert_allclose(ours["outputs"], within, atol=5e-3)
+    assert ours["penalty"] == pytest.approx(theirs["penalty"])  # of the kernel as it is
+
+
 @pytest.mark.parametrize("name", ["plain", "strided", "depthwise", "synchronized"])
 def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
     """Outputs and gradients of the folded layer, in the order in which the rewriter computes."""

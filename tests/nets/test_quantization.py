@@ -28,6 +28,29 @@ def _rounded(values: np.ndarray, least: float, most: float, lowest: int = 0) -> 
     return np.floor((np.clip(values, start, end) - start) / step + 0.5) * step + start
 
 
+def test_an_inference_rounds_to_the_stored_range():
+    values = np.array([-2.0, -0.5, 0.0, 0.013, 1.0, 3.0], np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        quantizer = Quantizer(Quantization(delay=7), is_training=False)
+        outputs = quantizer.activation("net/act_quant", tf.constant(values), least=0.0)
+        kernel = quantizer.weights("net", tf.constant(values))
+        session.run(tf1.global_variables_initializer())
+        assert _values(session) == {
+            "net/act_quant/min": 0,
+            "net/act_quant/max": 6,
+            "net/weights_quant/min": -6,
+            "net/weights_quant/max": 6,
+        }
+        assert outputs.op.name == "net/act_quant/FakeQuantWithMinMaxVars"
+        np.testing.assert_allclose(session.run(outputs), _rounded(values, 0, 6), atol=1e-6)
+        np.testing.assert_allclose(session.run(kernel), _rounded(values, -6, 6, 1), atol=1e-6)
+        for variable in tf1.global_variables():
+            variable.load({"min": -1.0, "max": 2.0}[variable.op.name[-3:]], session)
+        np.testing.assert_allclose(session.run(outputs), _rounded(values, -1, 2), atol=1e-6)
+        assert not _updates() and not tf1.trainable_variables()
+        assert not tf1.get_collection(tf1.GraphKeys.MODEL_VARIABLES)
+
+
 def test_ranges_of_activations_are_averages_without_a_bias_to_their_start():
     with tf.Graph().as_default(), tf1.Session() as session:
         values = tf1.placeholder(tf.float32, [2])
@@ -49,6 +72,21 @@ def test_ranges_of_activations_are_averages_without_a_bias_to_their_start():
         assert found["act_quant/min"] == pytest.approx(-3 * 0.999 / 1.999, rel=1e-4)
         assert found["act_quant/max"] == pytest.approx((1 * 0.999 + 5) / 1.999, rel=1e-4)
         assert quantization.STEP_VARIABLE not in found
+
+
+@pytest.mark.parametrize("most", [0.25, -0.1])
+def test_ranges_of_weights_are_those_of_the_step(most):
+    kernel = np.array([-0.4, -0.2, most], np.float32)
+    with tf.Graph().as_default(), tf1.Session() as session:
+        quantizer = Quantizer(Quantization(delay=0), is_training=True)
+        rounded = quantizer.weights("net", tf.constant(kernel))
+        session.run(tf1.global_variables_initializer())
+        values, _ = session.run([rounded, _updates()])
+        np.testing.assert_allclose(values, _rounded(kernel, -0.4, max(most, 0), 1), atol=1e-6)
+        assert _values(session) == {
+            "net/weights_quant/min": kernel[0],
+            "net/weights_quant/max": max(kernel[2], 0),
+        }
 
 
 def test_bits_of_weights_and_of_activations():

@@ -35,6 +35,55 @@ def predict_with(config, depths, anchors, training: bool, num_classes=5, backgro
     return predictor.predict(maps, list(anchors))
 
 
+def test_convolutional_head():
+    with tf.Graph().as_default():
+        found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
+        assert found.box_encodings.shape == (2, 4 * 4 * 3 + 2 * 2 * 6, 4)
+        assert found.class_logits.shape == (2, 72, 6)
+        assert shapes() == {
+            "BoxPredictor_0/BoxEncodingPredictor/weights": [1, 1, 8, 12],
+            "BoxPredictor_0/BoxEncodingPredictor/biases": [12],
+            "BoxPredictor_0/ClassPredictor/weights": [1, 1, 8, 18],
+            "BoxPredictor_0/ClassPredictor/biases": [18],
+            "BoxPredictor_1/BoxEncodingPredictor/weights": [1, 1, 8, 24],
+            "BoxPredictor_1/BoxEncodingPredictor/biases": [24],
+            "BoxPredictor_1/ClassPredictor/weights": [1, 1, 8, 36],
+            "BoxPredictor_1/ClassPredictor/biases": [36],
+        }
+        assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
+
+
+def test_depthwise_head():
+    text = "use_depthwise: true kernel_size: 3 conv_hyperparams { batch_norm {} }"
+    with tf.Graph().as_default():
+        predict(f"convolutional_box_predictor {{ {text} }}", depths=[8], anchors=[3])
+        assert shapes("weights") == {
+            "BoxEncodingPredictor_depthwise/depthwise_weights": [3, 3, 8, 1],
+            "BoxEncodingPredictor/weights": [1, 1, 8, 12],
+            "ClassPredictor_depthwise/depthwise_weights": [3, 3, 8, 1],
+            "ClassPredictor/weights": [1, 1, 8, 18],
+        }
+
+
+def test_anchors_come_cell_by_cell():
+    """Row order: map, row, column, anchor; channel order: anchor, then number."""
+    text = "convolutional_box_predictor { conv_hyperparams { initializer { %s } } }"
+    text %= "truncated_normal_initializer { stddev: 0 }"
+    with tf.Graph().as_default():
+        found = predict(text, depths=[8], anchors=[3], background=False)
+        biases = next(
+            v
+            for v in tf1.global_variables()
+            if "BoxEncoding" in v.op.name and v.op.name.endswith("biases")
+        )
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            biases.load(np.arange(12.0), session)
+            boxes = session.run(found.box_encodings)
+    expected = np.tile(np.arange(12.0).reshape(3, 4), [16, 1])
+    np.testing.assert_array_equal(boxes, [expected, expected])
+
+
 def test_anchors_of_a_map_that_is_not_square():
     output = tf.reshape(tf.range(48), [2, 2, 3, 4])  # two anchors, two numbers each
     rows = base.per_anchor(output, 2)

@@ -147,18 +147,22 @@ check-config | 2 | no configuration is given
 check-data a.config --pipeline_config_path=b.config | 2 | two configurations are given, a.config as
 check-config nowhere.config | 3 | no such configuration file: nowhere.config
 check-config CONFIG --set model.ssd.num_clases=3 | 2 | num_classes
+check-config CONFIG --set train_config.batch_size=many | 2 | batch_size
 check-config CONFIG --config_override 'modle {}' | 2 | model
 evaluate --model_dir=r --timeout_secs=3 | 2 | requires --continuous
 evaluate --model_dir none | 3 | --model_dir: there is no folder none
+evaluate none | 3 | there is no file or folder none
 check-data . | 3 | there is no pipeline.config in the folder .: name the folder of a project or run;
 detect --model none none.jpg | 3 | none.jpg
 detect --model=m a.jpg --threshold=50 | 2 | '50' is not a score: give a num
 detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto
+detect --model=m a.jpg --min_score=-.1 | 2 | between 0 and 1, or auto
 convert --from=detection_jsonl --to=tfrecord --min_score=1.5 | 2 | '1.5' is not a score: give a num
 convert --from=coc --to=tfrecord --output_dir=o | 2 | did you mean 'coco'
 export CONFIG --trained_checkpoint_prefix=x --output_directory=o --input_type=image_tensr | 2 | did
 export CONFIG --output_dir=o --use_side_inputs=maybe | 2 | 'maybe' is neither true nor false
 export CONFIG --output_dir=e | 2 | no checkpoint is given: add the folder
+export none --output_dir=e | 3 | there is no file or folder none
 benchmark e --data=r --batch_sizes=1,x | 2 | must be whole numbers
 """
 
@@ -176,12 +180,15 @@ def test_errors_have_exit_codes_and_no_traceback(row, capsys):
 # Commands, the first line of their error, and the help that the second line names.
 WRONG = """
 train my.config --model_dri r1 | unknown option --model_dri; did you mean '--model_dir'? | help_all
+train my.config --model-dri=r1 | unknown option --model_dri; did you mean '--model_dir'? | help_all
 train c --num_trian_step 5 | unknown option --num_trian_step; did you mean '--num_train_steps'? | help_all
+check-config --config_overide=c | unknown option --config_overide; did you mean '--config_override'? | help
 check-config --qqqqqq | unknown option --qqqqqq | help
 check-config a b c | unknown arguments: b c | help
 train my.config --model_dir | argument --model_dir: expected one argument | help_all
 --versoin | unknown option --versoin; did you mean '--version'? | help
 train my.config --warmup 3 | unknown option --warmup | help_all
+export run --nms | unknown option --nms | help_all
 train c --resume | --resume is an option of other trainers. Instead, remove it: a run in --model_dir resumes | help_all
 train c --batch-size=8 | --batch_size is an option of other trainers. Instead, set train_config.batch_size, for example --set train_config.batch_size=8 | help_all
 """  # noqa: E501
@@ -206,6 +213,7 @@ def test_wrong_arguments_take_two_lines(row, capsys):
             ["evaluate", "--calibrate", "sigmoid_calibration", "{run}"],
             {"calibrate": "sigmoid_calibration"},
         ),
+        (["evaluate", "{run}", "--calibrate"], {"calibrate": "function_approximation"}),
         (["export", "--use_side_inputs", "{run}", "--output_dir=e"], {"use_side_inputs": True}),
         (
             ["export", "--use_side_inputs", "false", "{run}", "--output_dir=e"],
@@ -214,6 +222,10 @@ def test_wrong_arguments_take_two_lines(row, capsys):
         (
             ["export", "--sample_images", "a", "--sample_images=b", "{run}", "--output_dir=e"],
             {"sample_images": ["a", "b"]},
+        ),
+        (
+            ["import", "--calibrate", "a", "{run}", "--from=tfjs", "--output_dir=e"],
+            {"calibrate": ["a"]},
         ),
     ],
 )
@@ -335,6 +347,11 @@ def test_exit_code_of_an_error(error, code, capsys):
         raise error
 
     assert console.run(fail) == code
+
+
+def test_a_program_may_change_its_process(monkeypatch):
+    monkeypatch.setattr(estimator_det, "is_program", False)
+    assert console.run(lambda: 1 + estimator_det.is_program) == 2
 
 
 def test_faults_of_the_program_keep_their_traceback():

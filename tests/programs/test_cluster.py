@@ -7,22 +7,27 @@ worker may be in the middle of a step.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 
 import pytest
 
+from estimator_det.files import json_lines
 from estimator_det.programs import console
 from model_fn.checkpoints.find import newest_step
+from model_fn.events import PROGRESS_FILE
 from tests.checkpoints import trained_steps
 from tests.programs.clusters import (
     COORDINATOR,
     ENDLESS,
+    LocalCluster,
     check_whole,
     free_addresses,
     saved_steps,
     wait_for_step,
 )
+from tests.programs.forking import Forker, small_config
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +124,50 @@ def test_sigterm_to_all(fake_cluster, tmp_path, engine):
     assert "new epoch" not in again.outputs()
     if "strategy" in engine:
         assert trained_steps(str(folder)) == step + 20 and "come again" not in again.outputs()
+
+
+def _command_cluster(forker: Forker, *arguments: str, workers: int = 2) -> LocalCluster:
+    return LocalCluster(
+        lambda environment: forker.command("train", *arguments, environment=environment), workers
+    )
+
+
+@pytest.mark.exhaustive
+def test_the_command_divides_the_records(forker, tmp_path):
+    config, folder = small_config(tmp_path, num_steps=20), tmp_path / "model"
+    arguments = [config, "--model_dir", str(folder), "--save_checkpoints_steps=5"]
+    arguments += ["--set", "train_config.startup_delay_steps=2", "--eval_throttle_secs=0"]
+    arguments += ["--best_metric", "DetectionBoxes_Precision/mAP"]
+    cluster = _command_cluster(forker, *arguments)
+    try:
+        cluster.start_all("evaluator")
+        cluster.expect()
+        assert 20 <= trained_steps(str(folder)) <= 22
+        split = json_lines.read(str(folder / PROGRESS_FILE), ("streams",))[0]
+        assert split["workers"] == ["chief 0", "worker 0", "worker 1"]
+        assert "worker 0 is worker 2 of 3 reads" in cluster.runs["worker-0"].output()
+        assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()
+        assert os.listdir(folder / "export" / "Servo") and os.listdir(folder / "export" / "best")
+        assert "has no effect" not in cluster.outputs()
+        check_whole(folder)
+    finally:
+        cluster.kill()
+
+
+@pytest.mark.exhaustive
+def test_a_port_that_is_taken(forker, tmp_path):
+    config = small_config(tmp_path, num_steps=3)
+    cluster = _command_cluster(forker, config, "--model_dir", str(tmp_path / "model"), workers=0)
+    try:
+        first = cluster.start("ps")
+        first.wait_for("serves at")
+        second = cluster.start("ps")
+        assert second.wait() == console.EXIT_FAILED
+        assert "where another process listens already" in second.output()
+        first.signal(signal.SIGKILL)
+        first.wait()
+    finally:
+        cluster.kill()
 
 
 def test_refused_before_a_server_starts(forker, tmp_path):

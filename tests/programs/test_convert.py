@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
+import time
 
 import pytest
 from PIL import Image
@@ -11,8 +13,10 @@ from PIL import Image
 from estimator_det.programs import cli, conversion_report
 from inputs.conversion.engine import Conversion
 from inputs.conversion.examples import NO_NOTES
+from inputs.datasets.converters import CONVERTERS
 from tests.inputs import examples
 from tests.inputs.conversion import samples
+from tests.inputs.conversion.test_engine import content, many
 
 NOTHING = {"splits": {}, "faults": {}, **NO_NOTES}
 
@@ -23,8 +27,15 @@ def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[
     return [*start, *given, *more]
 
 
-def test_a_data_set_from_the_command_line_and_back(tmp_path, capsys):
-    sample = samples.make(tmp_path, "coco")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "coco",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in [*CONVERTERS][1:]),
+    ],
+)
+def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
+    sample = samples.make(tmp_path, name)
     assert cli.main(arguments(sample, tmp_path / "out", "--verbose")) == 0
     text = capsys.readouterr().out
     assert "train: 3 images, 3 boxes; 1 image without boxes" in text
@@ -112,10 +123,17 @@ CSV = ("--from=csv", "--to=tfrecord", "--images=x", "--annotations=a", "--output
         (["--from=coco", "--to=tfrecord"], 2, "convert needs --images and --"),
         (["--from=tfrecord", "--to=coco"], 2, "convert needs --records and --output"),
         (["--from=tfrecord", "--to=coco", "--masks"], 2, "--masks has no effect with --to coco"),
+        (["--from=tfrecord", "--to=coco", "--max_megapixels=1"], 2,
+         "--max_megapixels has no effect with --to coco"),
+        (["--from=csv", "--to=tfrecord", "--output=x"], 2, "--output has no effect with --to"),
         ([*CSV, "--quality=3"], 2, "--quality has no effect without --encode"),
+        ([*CSV, "--runner_options=z"], 2, "--runner_options has no effect without --runner"),
+        ([*CSV, "--jobs=0"], 2, "argument --jobs: '0' is not allowed: give 1 or more"),
         ([*CSV, "--num_shards=0"], 2, "num_shards is 0; allowed: 1 to 99,999"),
         (["--from=csv", "--to=tfrecord", "--images=.", "--annotations=a",
           "--output_dir="], 2, "output_dir is empty"),
+        (["--from=tfrecord", "--to=coco", "--records=x", "--output=", "--label_map=m"], 2,
+         "output is empty; name a JSON file"),
         ([*CSV, "--images=nowhere"], 2, "--images is 'nowhere': there is no such folder"),
         (["--from=tfrecord", "--to=coco", "--records=nowhere*", "--output=x.json",
           "--label_map=m"], 3, "matches no file"),
@@ -125,3 +143,33 @@ def test_refusals(given, code, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["convert", *given]) == code
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [[3], pytest.param([1, 4, 9, 14], marks=pytest.mark.exhaustive)])
+def test_killed_and_resumed_with_the_same_bytes(forker, tmp_path, kills):
+    sample = many(tmp_path, 200)
+    given = ("--num_shards=20", "--jobs=1", "--split=0.7,0.3")
+    whole = forker.command(*arguments(sample, tmp_path / "whole", *given))
+    output = tmp_path / "out"
+    for number in kills:
+        run = forker.command(*arguments(sample, output, *given))
+        mark = output / ".convert" / f"result-{number:05d}.json"
+        while not mark.exists():
+            assert run.poll() is None, run.output()
+            time.sleep(0.002)
+        run.signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        # On a slow machine the signal may come while shards are moved.
+        is_publishing = (output / ".convert" / "publishing").exists()
+        assert is_publishing or not list(output.glob("*.record-*[0-9]"))
+    last = forker.command(*arguments(sample, output, *given))
+    assert last.wait() == 0, last.output()
+    assert whole.wait() == 0, whole.output()
+    assert "of an earlier run kept" in last.output()
+    report = {"convert_report.txt", "convert_report.json", "convert_histograms.png"}
+    found, expected = (
+        {name: value for name, value in content(folder).items() if name not in report}
+        for folder in (output, tmp_path / "whole")
+    )
+    assert len(expected) == 43 and found == expected

@@ -97,6 +97,12 @@ def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd
     assert not (folder / "histograms.png").exists()
 
 
+@pytest.mark.parametrize("option", ["--jobs=0", "--max_records=x"])
+def test_check_data_refuses_impossible_numbers(config, option, capfd):
+    assert run("check-data", config, option) == console.EXIT_USAGE
+    assert "is not allowed: give 1 or more" in capfd.readouterr().err
+
+
 def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     picture = tmp_path / "pictures" / "data.png"
     arguments = (config, "--num_images", 3, "--columns", 2, "--output", picture, "--seed", 1)
@@ -130,10 +136,11 @@ def test_show_data_of_augmentations(config, tmp_path, capfd):
     assert "copy_paste: needs train_input_reader.load_instance_masks" in capfd.readouterr().err
 
 
-def test_show_data_refuses_other_formats(config, tmp_path, capfd):
-    assert run("show-data", config, "--output", tmp_path / "x.jpg") == console.EXIT_USAGE
-    assert "x.jpg, and show-data writes PNG files" in capfd.readouterr().err
-    assert not (tmp_path / "x.jpg").exists()
+@pytest.mark.parametrize("name", ["x.webp", "x.jpg", "x"])
+def test_show_data_refuses_other_formats(config, tmp_path, capfd, name):
+    assert run("show-data", config, "--output", tmp_path / name) == console.EXIT_USAGE
+    assert f"{name}, and show-data writes PNG files" in capfd.readouterr().err
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("step", [None, "random_horizontal_flip"])

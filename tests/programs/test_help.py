@@ -14,6 +14,24 @@ from estimator_det.programs.verbs import base, train
 from tests.programs.test_cli import CONFIG
 
 
+def test_every_help_has_one_notation_of_defaults_and_of_values():
+    actions = [
+        (name, parser, each) for name, parser in _parsers().items() for each in parser._actions
+    ]
+    for name, parser, action in actions:
+        if action.help == argparse.SUPPRESS or not action.option_strings:
+            continue
+        text = parser._get_formatter()._expand_help(action)
+        others = re.sub(r"\(default: [^)]+\)|defaults|serving_default", "", text)
+        assert "default" not in others.lower(), f"{name} {action.dest}: {text}"
+        if action.default not in (None, False, "", [], argparse.SUPPRESS):
+            assert "(default: " in text or action.nargs == "?", f"{name} {action.dest}: {text}"
+        shown = parser._get_formatter()._format_args(
+            action, parser._get_formatter()._get_default_metavar_for_optional(action)
+        )
+        assert action.dest.upper() not in shown or "_" not in action.dest, shown
+
+
 def test_help_is_short_and_grouped(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["train", "-h"]) == 0

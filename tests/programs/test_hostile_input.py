@@ -15,10 +15,12 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, model_main
 from exporters import formats
 from exporters.loaded_model import LoadedModel
-from inputs.bad_records.kinds import FAIL, LONGEST_MESSAGE, RecordFault
+from inputs.bad_records.kinds import FAIL, LONGEST_MESSAGE, SKIP, RecordFault
 from inputs.bad_records.log import FaultLog, RecordFaultError
 from model_fn.checks import anchor_coverage
+from model_fn.debugging.bad_step import UsedRecord
 from model_fn.drawing import charts
+from model_fn.evaluation import report
 from tests.hostile import CONTROLS, shows_as_itself
 from tests.inputs import examples
 from tests.model_fn.checks.small import small_config
@@ -61,6 +63,17 @@ def test_errors_of_records(capsys, tmp_path):
     line = path.read_text(encoding="utf-8")
     assert shows_as_itself(line) and len(line) < 3 * LONGEST_MESSAGE
     assert json.loads(line)["source_id"].startswith(CONTROLS) and line.count("\n") == 1
+
+
+def test_reports_of_faults_and_steps(capsys):
+    log = FaultLog()
+    log.report(_fault(LONG, SKIP).at(LONG, 3, LONG))
+    report.print_faults(log)
+    report.print_notes({f"PerClass/{LONG}": LONG})
+    report.print_results(LONG, {"loss": 1.0})
+    _output(capsys)
+    assert shows_as_itself(UsedRecord(0, LONG, "f", 1).sentence())
+    assert len(UsedRecord(0, LONG, "f", 1).sentence()) < 1_000
 
 
 class _Model(LoadedModel):

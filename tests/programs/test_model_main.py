@@ -107,9 +107,11 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
     [
         ([], 2, "--model_dir is required"),
         (["--model_dir=m"], 2, "--pipeline_config_path is required"),
+        (["--mdel_dir=m"], 2, "model_dir"),
         (["--num_train_steps=0"], 2, "num_train_steps"),
         (["--mode=trian"], 2, "mode"),
         (["--use_tpu=true"], 2, "--use_tpu requires --tpu_name"),
+        (["--tpu_name=t"], 2, "--tpu_name requires --use_tpu"),
         (["--use_tpu", "--rehearse_tpu"], 2, "--use_tpu and --rehearse_tpu exclude each other"),
         (
             ["--num_workers=2"],
@@ -124,6 +126,16 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
             ["--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m", "--mode=train"],
             2,
             "--checkpoint_dir evaluates without training, --mode=train trains",
+        ),
+        (
+            [
+                "--model_dir=m",
+                "--pipeline_config_path=c",
+                "--checkpoint_dir=m",
+                "--mode=train_and_eval",
+            ],
+            2,
+            "--mode=train_and_eval trains",
         ),
     ],
 )
@@ -162,6 +174,7 @@ def log_levels(monkeypatch):
         (["--alsologtostderr"], logging.INFO, logging.INFO, "0"),
         (["--logtostderr", "-v", "-1"], logging.WARNING, logging.WARNING, "1"),
         (["--verbosity=1"], logging.DEBUG, logging.ERROR, "3"),
+        (["--v=1", "--logtostderr"], logging.DEBUG, logging.DEBUG, "0"),
         (["-v=-3"], logging.CRITICAL, logging.CRITICAL, "3"),
         (["--noalsologtostderr", "--verbosity=-2"], logging.ERROR, logging.ERROR, "3"),
     ],
@@ -188,6 +201,7 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
     [
         (["--eval_timeout_secs=5", "--max_eval_retries=2"], ["eval_timeout_secs", "max_eval_r"]),
         (["--mode=train", "--eval_training_data"], ["eval_training_data"]),
+        (["--mode=train", "--eval_on_train_data"], ["eval_training_data"]),
         (["--eval_timeout=5", "--norecord_summaries"], ["eval_timeout_secs", "record_summaries"]),
         (["--checkpoint_dir=m", "--checkpoint_every_n=2"], ["checkpoint_every_n"]),
         (["--checkpoint_dir=m", "--precision=mixed_bfloat16"], ["precision"]),
@@ -195,6 +209,7 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
         (["--num_workers=1", "--record_summaries", "--checkpoint_every_n=2"], []),
         (["--checkpoint_dir=m", "--train_batch_size=2", "--use_tpu"], ["train_batch", "use_tpu"]),
         (["--mode=eval", "--run_once", "--eval_timeout_secs=5"], ["eval_timeout_secs"]),
+        (["--mode=eval", "--eval_timeout_secs=5", "--train_batch_size=2"], ["train_batch_size"]),
         (["--eval_training_data", "--sample_1_of_n_eval_examples=2"], []),
         (["--max_eval_retries=0", "--use_tpu=false"], []),
     ],

@@ -225,13 +225,17 @@ PAX_HEADER.type, PAX_HEADER.size = tarfile.XHDTYPE, 2**26
     ("hostile", "fault"),
     [
         (member("../outside", b"1"), "leaves the folder"),
+        (member("a/../../outside", b"1"), "leaves the folder"),
         (member("/tmp/outside", b"1"), "leaves the folder"),
+        (member("a\\..\\outside", b"1"), "leaves the folder"),
         (member("C:/outside", b"1"), "leaves the folder"),
         (member("link", kind=tarfile.SYMTYPE), "is a link or a device"),
+        (member("link", kind=tarfile.LNKTYPE), "is a link or a device"),
         (member("device", kind=tarfile.CHRTYPE), "is a link or a device"),
         (member("pipe", kind=tarfile.FIFOTYPE), "is a link or a device"),
         (member("zeros", bytes(2**23)), "brings the unpacked size to 8,388,609 bytes; allowed: "),
         (member("a/good/file", b"1"), "is not a whole .tar.gz file"),
+        (member("a", b"1"), "is not a whole .tar.gz file"),
         ((PAX_HEADER, bytes(2**26)), r"is not a whole .tar.gz file \(a header has 67,108,864"),
     ],
 )

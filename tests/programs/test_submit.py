@@ -100,6 +100,14 @@ def test_a_tpu(submit, tmp_path, capsys):
     assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--num_shards=8", "--tpu_name=local"]
 
 
+def test_a_tpu_without_an_image_of_the_service(submit, capsys):
+    assert submit("--tpu=v5litepod-4") == 0
+    expected = "warning: Vertex AI has no image for ct5lp-hightpu-4t. Give --container_image"
+    assert expected in capsys.readouterr().err
+    assert submit("--tpu=v5litepod-4", "--container_image=gcr.io/p/i") == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submit, capsys):
     assert submit("--platform=ai-platform", "--tpu=v2-8") == 0
     captured = capsys.readouterr()
@@ -112,18 +120,25 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
     ("arguments", "message"),
     [
         (["--", "--num_train_stps=5"], "after the --: Unknown command line flag 'num_train_stps'"),
+        (["--", "--num_train_steps=many"], "after the --: flag --num_train_steps=many"),
         (["--", "5"], "unknown arguments: 5"),
         (["--", "--run_once"], "--run_once requires --checkpoint_dir or --mode=eval"),
         (["--", "--job-dir=x"], "--job-dir=x after the --: submit sets this flag"),
+        (["--", "-use_tpu"], "-use_tpu after the --: submit sets this flag"),
+        (["--num_train_steps=5"], "unknown option --num_train_steps"),
         (["--machines=5"], "unknown option --machines; did you mean"),
         (["--accelerator=NVIDIA_L4:0"], "--accelerator NVIDIA_L4:0: give a type"),
         (["--tpu=v2-8", "--accelerator=NVIDIA_L4:1"], "exclude each other"),
         (["--tpu=v5litepod-4", "--platform=ai-platform"], "--tpu v5litepod-4: AI Platform has"),
         (["--evaluators=1"], "leave the pool of worker empty"),
         (["--workers=-1"], "1 or more"),
+        (["--run", "--dry_run"], "exclude each other"),
         (["--run"], "--run needs gcloud"),
+        (["--run", "--platform=ai-platform"], "--run: AI Platform Training is closed"),
         (["--rehearse", "--rehearse_steps=0"], "argument --rehearse_steps: '0' is not allowed"),
         (["--rehearse_steps=5"], "--rehearse_steps requires --rehearse: add it, or remove"),
+        (["--rehearse_records=5"], "--rehearse_records requires --rehearse"),
+        (["--reuse_packages"], "--reuse_packages requires --rehearse"),
         (["--parameter_server_machine_type=n1-standard-4"], "requires --parameter_servers"),
         (["--tpu=v2-8", "--machine_type=n1-standard-4"], "--tpu and --machine_type exclude"),
         (
@@ -133,7 +148,9 @@ def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submi
             ],
             "parameter servers need 2.15. Give us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-15.py",
         ),
+        (["--container_image=a", "--executor_image=b"], "--executor_image exclude each other"),
         (["--spot", "--platform=ai-platform"], "--spot is for --platform vertex"),
+        (["--rehearse", "--platform=ai-platform"], "--rehearse is for --platform vertex"),
         (["--set=train_config.batch_size=-1"], "batch_size"),
     ],
 )
@@ -260,3 +277,12 @@ def test_a_rehearsal_trains_with_the_package_in_an_environment_of_its_own(
     assert "step 2/2" in log
     assert (folder / "output" / "model.ckpt-2.index").exists()
     assert list((folder / "environment").glob("lib/*/site-packages/inputs/pipeline.py"))
+
+
+@pytest.mark.exhaustive
+def test_a_run_that_fails_in_the_rehearsal_is_reported_with_its_log(submit, config_path, capsys):
+    broken = "--config_override=train_config { num_steps: 0 }"
+    arguments = ["--stage_data", "--rehearse", "--reuse_packages", "--", broken, "--mode=eval"]
+    assert submit(*arguments, "--run_once", config=config_path) == 1
+    error = capsys.readouterr().err
+    assert "rehearsal: chief 0 failed with exit code 3" in error

@@ -155,3 +155,20 @@ def test_boxes_of_many_images_differ_relative_to_their_size(kind):
     assert check.failure_reason("model", rounded, EXACT) is None
     for wrong in (HUGE * 1.01, HUGE + 100, HUGE[..., [1, 0, 3, 2]], HUGE * np.nan, -HUGE):
         assert check.failure_reason("model", compare(wrong), EXACT) is not None
+
+
+@pytest.mark.parametrize("kind", ["ssd", "faster_rcnn"])
+def test_boxes_in_the_image_differ_as_fractions_of_it(kind):
+    """However small the box is, and whatever others there are."""
+    expected = _outputs()
+    expected["raw_detection_boxes"][0, 0] = [0.1, 0.2, 0.11, 0.21]
+    expected["raw_detection_boxes"][0, 1] = HUGE[0, 0]
+    for moved, is_refused in ((0.0009, False), (0.0011, True)):
+        model = _Fixed({**expected, "num_detections": np.float32([0])})
+        model.outputs["raw_detection_boxes"] = expected["raw_detection_boxes"] + np.float32(
+            [[[moved, 0, 0, 0], [0, 0, 0, 0]]]
+        )
+        silent = {**expected, "detection_scores": np.float32([[0, 0]])}
+        found = check.compare(_model(kind), [silent], model, IMAGE)
+        assert found.boxes == pytest.approx(moved, rel=1e-3)
+        assert (check.failure_reason("model", found, EXACT) is not None) == is_refused

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.detectors.base import make_detector
 from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import cli
 from exporters import Detector, formats
@@ -68,6 +69,36 @@ def test_formats_are_written_compared_and_found(trained, photos, tmp_path):
     assert again.models[0].num_bytes < export.models[2].num_bytes
     assert [each.format.name for each in formats.exported_models(str(folder))] == ["tflite"]
     assert {path.name for path in folder.iterdir()} >= {"pipeline.config", "checkpoint"}
+
+
+def test_the_network_is_built_and_restored_once(trained, photos, tmp_path, monkeypatch):
+    calls = []
+    detector = make_detector(trained.config.model, False)
+    for owner, name in (
+        (type(detector), "predict"),
+        (tf1.train.Saver, "restore"),
+        (tf1.graph_util, "convert_variables_to_constants"),
+    ):
+        original = getattr(owner, name)
+
+        def counted(*arguments: Any, original: Any = original, name: str = name, **options: Any):
+            calls.append(name)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, counted)
+    _export(trained, tmp_path, "saved_model", "frozen_graph", "tflite", sample_images=photos)
+    assert sorted(calls) == ["convert_variables_to_constants", "predict", "restore"]
+
+
+@pytest.mark.parametrize("trainable", [False, True])
+def test_a_saved_model_contains_no_tensors_of_other_formats(trainable, trained, tmp_path):
+    export = _export(trained, tmp_path / "a", "saved_model", "tflite", trainable=trainable)
+    assert export.has_variables == trainable
+    with tf1.Session(graph=tf.Graph()) as session:
+        tf1.saved_model.load(session, ["serve"], export.saved_model)
+        names = [node.name for node in session.graph.get_operations()]
+    assert "detection_boxes" in names
+    assert not [name for name in names if name.startswith(("raw_outputs", "static_outputs"))]
 
 
 def test_an_absent_sample_image_is_reported_before_anything_is_written(trained, tmp_path):
@@ -208,10 +239,17 @@ def test_int8_needs_images(trained, tmp_path):
         (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
         (["--format=tflit"], "did you mean 'tflite'"),
         (["--format=frozen_graph, tflite", "--max_detections=0"], "--max_detections: is 0"),
+        (["--format=tflite, tflite"], "give at least one, and each only once"),
+        (["--input_type=image_tensr"], "did you mean 'image_tensor'"),
+        (["--input_type=tf_example,tf_example"], "give at least one, and each only once"),
         (["--input_shape=1,300,300"], "has 3 sizes"),
         (["--input_shape=1,300,0,None"], "'0' is not a size"),
         (["--side_input_types=float"], "--side_input_types: needs --use_side_inputs"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
+        (
+            ["--set=model.ssd.feature_extractor.type=ssd_mobilenet_v9"],
+            "model.ssd.feature_extractor.type: 'ssd_mobilenet_v9'",
+        ),
         (["--set=model.ssd.num_classes=-1"], "model.ssd.num_classes: is -1"),
     ],
 )
@@ -226,7 +264,9 @@ def test_flags_that_are_refused(flags, message, tmp_path, capsys):
     "change",
     [
         "train_config.fine_tune_checkpoint_type=unknown",
+        "train_config.fine_tune_checkpoint=nowhere/model.ckpt",
         "train_input_reader.label_map_path=PATH_TO_BE_CONFIGURED/label_map.pbtxt",
+        "eval_config.metrics_set=[unknown]",
         "eval_input_reader[0].tf_record_input_reader.input_path=[nowhere.record]",
     ],
 )

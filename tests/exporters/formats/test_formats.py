@@ -1,11 +1,16 @@
+import os
 import shutil
 
+import numpy as np
 import pytest
 
+from estimator_det.compat import tf, tf1
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
+from exporters.formats.openvino import Openvino
 from exporters.loaded_model import (
+    REQUIRED_OUTPUTS,
     label_map_of,
     parent_folder,
     read_class_names,
@@ -58,3 +63,35 @@ def test_files_that_are_no_model(tmp_path, exported):
     (tmp_path / "run" / "checkpoint").touch()
     with pytest.raises(FileNotFoundError, match=r"no model in .* a checkpoint.*-det export"):
         formats.load_model(str(tmp_path / "run"))
+
+
+def test_openvino_keeps_the_order_of_equal_values_among_the_largest_only(tmp_path):
+    """Among all, it would compare each value with each that it returns."""
+    openvino = pytest.importorskip("openvino")
+    values = np.array([[0.1, 0.5, 0.9, 0.5, 0.2, 0.9, 0.5]], np.float32)
+    with tf.Graph().as_default() as graph:
+        images = tf1.placeholder(tf.float32, [1, 7], name="images")
+        best = tf.math.top_k(images, 5)
+        for name, tensor in best._asdict().items():
+            tf.identity(tensor, name=name)
+    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    path = str(tmp_path / "openvino")
+    Openvino.convert(str(tmp_path / "graph.pb"), "images", list(best._fields), path)
+    model = openvino.Core().read_model(os.path.join(path, "model.xml"))
+    outputs = openvino.compile_model(model, "CPU")([values])
+    assert outputs["values:0"].tolist() == [[np.float32(x) for x in (0.9, 0.9, 0.5, 0.5, 0.5)]]
+    assert outputs["indices:0"].tolist() == [[2, 5, 1, 3, 6]]
+    kinds = [each for each in model.get_ops() if each.get_type_name() == "TopK"]
+    sizes = {each.get_attributes()["stable"]: each.get_input_shape(0)[1] for each in kinds}
+    assert sizes == {False: 7, True: 5}
+
+
+def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    images = openvino.opset13.parameter([-1, 4, 4, 3], np.uint8)
+    outputs = [openvino.opset13.convert(images, "f32") for _ in REQUIRED_OUTPUTS]
+    for output, name in zip(outputs, REQUIRED_OUTPUTS):
+        output.output(0).get_tensor().set_names({name, f"Postprocessor/{name}"})
+    openvino.save_model(openvino.Model(outputs, [images]), tmp_path / "model.xml")
+    model = FORMATS.get("openvino")().load(str(tmp_path / "model.xml"))
+    assert set(model.run(np.zeros([1, 4, 4, 3], np.uint8))) == set(REQUIRED_OUTPUTS)

@@ -1,5 +1,7 @@
 """The order of anchors of 2017, found and undone."""
 
+import types
+
 import numpy as np
 import pytest
 from google.protobuf import text_format
@@ -8,7 +10,7 @@ from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
 from estimator_det.protos import model_pb2
 from exporters.formats.frozen_graph import publish
-from exporters.importing import anchor_order
+from exporters.importing import anchor_order, importer
 
 SSD = """ssd {
   anchor_generator { ssd_anchor_generator {
@@ -90,3 +92,22 @@ def test_anchors_that_need_other_operations_are_not_computed():
         tf.transpose(read + 1.0, name="Decode/get_center_coordinates_and_sizes/transpose")
     graph_def = tf1.GraphDef.FromString(graph.as_graph_def().SerializeToString())
     assert publish(graph_def, "a.pb").anchors is None
+
+
+def _compared(shift, order):
+    """Notes and warnings on anchors of a file, which are `shift` from ours in the order "last"."""
+    ours = np.random.default_rng(0).uniform(size=(12, 4))
+    own = types.SimpleNamespace(places=(2, 1), anchors=ours)
+    published = types.SimpleNamespace(anchors=ours + shift)
+    mapped = types.SimpleNamespace(values={})
+    model = text_format.Parse(SSD, model_pb2.DetectionModel())
+    return importer._apply_anchor_order(own, published, mapped, model, order)
+
+
+def test_anchors_of_the_file_are_compared_with_ours():
+    (equal,), warnings = _compared(2e-6, None)
+    assert "are equal (largest difference 2e-06" in equal and not warnings
+    _, (other,) = _compared(0.5, "2017")
+    assert "they differ by up to 0.5 of an image's side" in other
+    with pytest.raises(UsageError, match=r"--anchor_order 2017: .* have the order last"):
+        _compared(0.0, "2017")

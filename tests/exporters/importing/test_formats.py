@@ -144,8 +144,10 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
         ('{"modelTopology"', "is not a TensorFlow.js model"),
         ("[" * 1_000_000, "is not a TensorFlow.js model"),
         ('{"modelTopology":' + "1" * 5000 + "}", "is not a TensorFlow.js model"),
+        ("[]", "has no modelTopology"),
         ('{"modelTopology": {"model_config": {}}, "weightsManifest": []}', "Layers models"),
         ('{"modelTopology": {"node": []}}', "has no weightsManifest"),
+        ('{"modelTopology": {"node": [1]}, "weightsManifest": []}', "modelTopology is damaged"),
         (
             '{"modelTopology": {"node": [{"name": "x", "op": ["a"]}]}, "weightsManifest": []}',
             "modelTopology is damaged",
@@ -154,6 +156,7 @@ def test_tfjs_shards_that_are_empty_missing_or_cut_off(original, tmp_path):
             '{"modelTopology": {"node": []}, "weightsManifest": [{"paths": ["\\u0000"]}]}',
             "weightsManifest is damaged",
         ),
+        ('{"modelTopology": {"node": []}, "weightsManifest": [{}]}', "weightsManifest is damaged"),
         (
             '{"modelTopology": {"node": [{"name": "a", "op": "Const"}]}, "weightsManifest": []}',
             "has no weights for 1 constant, such as a",
@@ -170,6 +173,7 @@ def test_damaged_tfjs_models(tmp_path, content, text):
     ("name", "content"),
     [
         ("weights_manifest.json", '[{"paths": ["s"], "weights": []}]'),
+        ("face-weights_manifest.json", '[{"paths": ["s"], "weights": []}]'),
         ("model.json", '{"weightsManifest": []}'),
     ],
 )
@@ -205,6 +209,18 @@ def test_saved_model_of_constants_with_its_label_map(original, tmp_path):
     published = SavedModel().read(str(folder))
     assert published.label_map == {1: "cat"}
     assert len(published.structure.convolutions) == len(original.own.structure.convolutions)
+
+
+def test_the_graph_for_serving_is_read(original, tmp_path):
+    folder = _saved_model(tmp_path / "saved", tf1.GraphDef())
+    message = saved_model_message()
+    message.ParseFromString((folder / "saved_model.pb").read_bytes())
+    message.meta_graphs[0].meta_info_def.tags[:] = ["train"]
+    served = message.meta_graphs.add()
+    served.meta_info_def.tags.extend(["serve", "other"])
+    served.graph_def.CopyFrom(folded(original))
+    (folder / "saved_model.pb").write_bytes(message.SerializeToString())
+    assert SavedModel().read(str(folder)).structure.convolutions
 
 
 def test_saved_model_of_variables(original, tmp_path):

@@ -101,6 +101,17 @@ def test_layers_without_names_are_found_by_structure(original, expected):
     _agree(original.own, mapping.map_variables(original.own, published), expected)
 
 
+def test_offset_that_is_added_after_a_sum_is_found_by_name(original, expected):
+    graph_def = folded(original)
+    nodes = {node.name: node for node in graph_def.node}
+    name = next(name for name in nodes if name.endswith("Second/BatchNorm/FusedBatchNormV3"))
+    add = nodes[name]
+    graph_def.node.add(name="sum", op="AddN", input=[add.input[0], "zero"])
+    graph_def.node.add(name="zero", op="ZerosLike", input=[add.input[0]])
+    add.input[0] = "sum"
+    _agree(original.own, mapping.map_variables(original.own, publish(graph_def, "a.pb")), expected)
+
+
 def test_tfjs_model(original, expected, tmp_path):
     published = Tfjs().read(str(write_tfjs(folded(original), tmp_path / "model")))
     _agree(original.own, mapping.map_variables(original.own, published), expected)

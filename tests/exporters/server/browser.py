@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -59,9 +60,11 @@ class Page:
             assert time.monotonic() < end, f"never true: {condition}"
             time.sleep(0.05)
 
-    def open(self, url: str, width: int, height: int) -> None:
+    def open(self, url: str, width: int = 1200, height: int = 800, dark: bool = False) -> None:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete'")
 
@@ -70,6 +73,10 @@ class Page:
         root = self.call("DOM.getDocument")["root"]["nodeId"]
         node = self.call("DOM.querySelector", nodeId=root, selector=selector)["nodeId"]
         self.call("DOM.setFileInputFiles", nodeId=node, files=[str(path) for path in paths])
+
+    def screenshot(self, path: Any) -> None:
+        data = self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"]
+        path.write_bytes(base64.b64decode(data))
 
 
 @contextlib.contextmanager

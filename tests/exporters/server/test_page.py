@@ -1,5 +1,7 @@
 """The page in headless Chromium."""
 
+import io
+
 import pytest
 from PIL import Image
 
@@ -31,10 +33,10 @@ def slide(page, value):
     )
 
 
-@pytest.mark.parametrize(("width", "height"), [(1200, 800), (390, 844)])
-def test_a_visit(photos, tmp_path, width, height):
+@pytest.mark.parametrize(("width", "height", "dark"), [(1200, 800, False), (390, 844, True)])
+def test_a_visit(photos, tmp_path, width, height, dark):
     with serving() as address, browser(tmp_path / "profile") as page:
-        page.open(f"{address.url}/", width, height)
+        page.open(f"{address.url}/", width, height, dark)
         page.choose("#files", photos / "bright.png", photos / "dark.png")
         page.wait("document.querySelectorAll('#thumbs button').length === 2")
         assert page.run(MESSAGE) == "dark.png: 0 of 2 detections"
@@ -54,4 +56,15 @@ def test_a_visit(photos, tmp_path, width, height):
             page.choose("#files", photos / "broken.png", photos / "dark.png")
             page.wait(f"document.querySelectorAll('#thumbs button').length === {count}")
             page.wait(f"{MESSAGE}.includes('not an image of a known format')")
+        page.screenshot(tmp_path / "page.png")
+        assert Image.open(io.BytesIO((tmp_path / "page.png").read_bytes())).width == width
+        assert not page.errors
+
+
+def test_a_server_that_has_gone(photos, tmp_path):
+    with browser(tmp_path / "profile") as page:
+        with serving() as address:
+            page.open(f"{address.url}/")
+        page.choose("#files", photos / "dark.png")
+        page.wait(f"{MESSAGE}.includes('the server does not answer')")
         assert not page.errors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Set, Tuple
 
@@ -10,17 +11,23 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.protos import pipeline_pb2
+from estimator_det.protos.preprocessor_pb2 import SSDRandomCropOperation
 from inputs.augment.color import compress
-from inputs.augment.crop import Window, crop, draw_crop
-from inputs.augment.geometry import resize
-from inputs.augment.pad import pad
+from inputs.augment.crop import Crop, Window, apply_crop, crop, draw_crop
+from inputs.augment.geometry import _target_pixels, resize
+from inputs.augment.pad import pad, random_pad_to_aspect_ratio
 from inputs.augment.square import Frame, border_size, frame_by_scale, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
+    Padding,
+    _operations,
+    _padding,
+    _ssd_crop_pad_parts,
 )
 from inputs.sample import Sample
 from tests.faults import faults
 from tests.inputs.augment.helpers import (
+    config_of,
     in_graph,
     make_augmentation,
     run_step,
@@ -108,6 +115,38 @@ def test_crop_by_hand():
     np.testing.assert_allclose(unclipped.area, [100.0, 1000.0])
 
 
+@pytest.mark.parametrize(
+    ("thresh", "keep_all", "classes"),
+    [(0.0, False, [1, 3]), (0.8, False, [1]), (1.0, False, [1]), (1.0, True, [1, 2, 3, 4])],
+)
+def test_crop_keeps_boxes_from_the_threshold_on(thresh, keep_all, classes):
+    clips = tf.constant(not keep_all)
+    result = crop(_sample(), WINDOW, tf.constant(thresh), clips, tf.constant(keep_all))
+    np.testing.assert_array_equal(result.classes, classes)
+
+
+def test_images_are_left_whole_up_to_random_coef():
+    """As the reference: at exactly that draw, too, but never where random_coef is 0."""
+    sample = sample_of("full")
+    window = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.1] * 4))
+    for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
+        drawn = Crop(tf.constant(0), tf.constant(fraction), window)
+        result = apply_crop(sample, [SSDRandomCropOperation(random_coef=coef)], drawn)
+        assert (result.image.shape == sample.image.shape) == is_whole
+
+
+def test_operations_of_different_ranges_are_all_drawn():
+    ranges = "min_area: 0.1 max_area: 0.2", "min_area: 0.7 max_area: 0.9"
+    listed = " ".join(f"operations {{ {BOUNDS} {text} }}" for text in ranges)
+    sample = sample_of("full")._replace(image=tf.zeros([240, 320, 3]), masks=None)
+    augment = make_augmentation([step(f"ssd_random_crop {{ {listed} }}")])
+    run = in_graph(augment, sample)
+    sizes = [run(sample, [seed, 5])["image"][..., 0].size for seed in range(60)]
+    shares = np.array(sizes) / (240 * 320)
+    num_small, num_large = (shares < 0.21).sum(), (shares > 0.69).sum()
+    assert num_small + num_large == 60 and 15 <= num_small <= 45
+
+
 def test_standard_operations_are_those_of_the_reference():
     covered = np.array([op.min_object_covered for op in SSD_OPERATIONS], np.float32)
     assert covered.tolist() == np.float32([0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]).tolist()
@@ -116,6 +155,13 @@ def test_standard_operations_are_those_of_the_reference():
         assert (operation.min_aspect_ratio, operation.max_aspect_ratio) == (0.5, 2.0)
         assert (operation.min_area, operation.max_area) == (np.float32(0.1), 1.0)
         assert (operation.clip_boxes, operation.random_coef) == (True, np.float32(0.15))
+    plain, padded = config_of("ssd_random_crop {}"), config_of("ssd_random_crop_pad {}")
+    assert _operations(plain) == list(SSD_OPERATIONS)
+    operations, paddings = _ssd_crop_pad_parts(padded)
+    assert operations == list(SSD_OPERATIONS[1:])
+    assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
+    assert _operations(config_of("ssd_random_crop_fixed_aspect_ratio {}")) == list(SSD_OPERATIONS)
+    assert _padding(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
 def test_an_aspect_ratio_replaces_those_of_the_operations():
@@ -127,6 +173,21 @@ def test_an_aspect_ratio_replaces_those_of_the_operations():
         ]
         found = {round(int(width) / int(height), 1) for height, width in windows}
         assert (found <= {0.5, 1.3}) == (ratio is not None)  # 1.3 is the whole image
+
+
+def test_every_field_of_a_padding_is_read():
+    settings = "min_area: 0.125 max_area: 0.5 random_coef: 0.625"
+    padding = "min_padded_size_ratio: [1.25, 1.5] max_padded_size_ratio: [2, 3]"
+    sizes = Padding((1.25, 1.5), (2.0, 3.0))
+    colors = "pad_color_r: 1 pad_color_g: 2 pad_color_b: 3"
+    listed = config_of(f"ssd_random_crop_pad {{ operations {{ {settings} {padding} {colors} }} }}")
+    operations, paddings = _ssd_crop_pad_parts(listed)
+    assert operations == list(listed.operations)
+    assert paddings == [dataclasses.replace(sizes, color=(1.0, 2.0, 3.0))]
+    one = config_of(f"random_crop_pad_image {{ {settings} {padding} pad_color: [4, 5, 6] }}")
+    assert _padding(one, one.pad_color) == dataclasses.replace(sizes, color=(4.0, 5.0, 6.0))
+    plain = config_of(f"random_crop_pad_image {{ {settings} }}")
+    assert _padding(plain, plain.pad_color) == Padding()
 
 
 def test_second_crop_clips_as_the_operation_says():
@@ -162,6 +223,14 @@ def test_a_tiny_image_keeps_a_pixel():
     assert run_step(text, sample).image.shape == (1, 1, 3)
 
 
+def test_default_of_target_pixels_is_that_of_the_reference():
+    """Up to 800,000, although the schema says 500,000."""
+    unset = config_of("random_downscale_to_target_pixels {}")
+    assert _target_pixels(unset) == (300_000, 800_000)
+    given = config_of("random_downscale_to_target_pixels { max_target_pixels: 500000 }")
+    assert _target_pixels(given) == (300_000, 500_000)
+
+
 def _sizes(text: str) -> Set[Tuple[int, ...]]:
     """Heights and widths that an image of 2 x 4 pixels gets."""
     run = in_graph(make_augmentation([step(text)]), small_sample())
@@ -189,6 +258,17 @@ def _sizes(text: str) -> Set[Tuple[int, ...]]:
 )
 def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text, sizes):
     assert _sizes(text) == sizes
+
+
+def test_largest_ratio_of_one_side_limits_both():
+    """2 x 4 pixels have the aspect ratio already; half more is the most in height."""
+    sizes = {
+        random_pad_to_aspect_ratio(
+            small_sample(), tf.constant([seed, 0]), 2.0, (1.0, 2.0), (1.5, 3.0)
+        ).image.shape[:2]
+        for seed in range(9)
+    }
+    assert sizes == {(3, 6)}
 
 
 def test_colors_around_whole_numbers_are_rounded():
@@ -232,6 +312,13 @@ def test_compression_is_that_of_tf_image():
     assert compress(gray, tf.constant(30)).shape == (24, 32, 1)
 
 
+def test_each_pixel_value_is_scaled_by_itself():
+    sample = sample_of("bare")._replace(image=tf.fill([20, 20, 3], 100.0))
+    scaled = np.array(run_step("random_pixel_value_scale { minval: 0.5 maxval: 3 }", sample).image)
+    assert 50 <= scaled.min() < 60 and scaled.max() == 255
+    assert len(np.unique(scaled[scaled < 255])) > 500
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -246,3 +333,18 @@ def test_compression_is_that_of_tf_image():
 def test_steps_that_never_change_the_image(text):
     sample = sample_of("bare", np.float32)
     np.testing.assert_array_equal(run_step(text, sample).image, sample.image)
+
+
+@pytest.mark.parametrize(
+    ("text", "classes"),
+    [
+        ("drop_label_probabilistically { label: 2 }", [1, 3]),
+        ("drop_label_probabilistically { label: 9 }", [1, 2, 3]),
+        # Renaming does not chain.
+        ("remap_labels { original_labels: [1, 2] new_label: 2 }", [2, 2, 3]),
+    ],
+)
+def test_steps_on_classes(text, classes):
+    changed = run_step(text, sample_of()).classes
+    np.testing.assert_array_equal(changed, classes)
+    assert changed.dtype == tf.int64

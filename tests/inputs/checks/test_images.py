@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inputs.checks import images
 from inputs.checks.images import lacks_data
 from tests.inputs.examples import encoded, picture
 
@@ -40,3 +41,15 @@ def test_whole_images_lack_nothing():
     assert not lacks_data(encoded(flat))
     assert not lacks_data(b"\xff\xd8\xff rubbish \xff\xda \xff\xd9")
     assert not lacks_data(b"")
+
+
+def test_decoding_leaves_the_threads_of_the_process_alone(monkeypatch):
+    """The first session of a process decides for all how many threads an operation has."""
+    configs, session = [], images.tf1.Session
+    monkeypatch.setattr(
+        images.tf1, "Session", lambda graph, config: configs.append(config) or session(graph=graph)
+    )
+    images._image_decoder.cache_clear()
+    assert images.decode_size(encoded(np.zeros([4, 6, 3], np.uint8))) == (4, 6)
+    images._image_decoder.cache_clear()
+    assert [config.intra_op_parallelism_threads for config in configs] == [0]

@@ -13,6 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import UsageError
 from inputs.conversion import engine, shards
 from inputs.conversion.images import ImageOptions
+from inputs.conversion.index import Index
 from inputs.conversion.splits import Split, parse_splits
 from inputs.datasets.source import ConversionError, SourceOptions
 from tests.inputs.conversion import samples
@@ -56,6 +57,12 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     assert list(samples.records(output)) == [f"{number:03d}" for number in range(10)]
     assert conversion.patterns == {"train": str(output / "train.record-?????-of-00004")}
     assert (output / "label_map.pbtxt").read_text() == 'item {\n  name: "cat"\n  id: 1\n}\n'
+
+
+@pytest.mark.parametrize("images, most", [(1, 1), (2_000, 1), (20_000, 4)])
+def test_a_process_starts_only_for_much_more_work_than_its_start(images, most):
+    image_index = Index(None, images, 40_000 * images, 0, set(), {}, {})
+    assert engine._most_processes(image_index) == most
 
 
 @pytest.mark.slow
@@ -165,6 +172,28 @@ def test_other_options_use_nothing_of_a_conversion_that_was_interrupted(tmp_path
     with pytest.raises(ConversionError, match=r"1 image: .*no_image"):
         samples.convert(sample, output, num_shards=3, image=HEADER)
     assert not list(output.glob("[!.]*"))
+
+
+def test_a_conversion_killed_in_its_last_step_can_be_made_again(tmp_path, monkeypatch):
+    """All files have their names, and the temporary ones are left."""
+    sample = many(tmp_path, 6)
+    output = tmp_path / "out"
+
+    remove = shutil.rmtree
+
+    def keep_temporary_files(folder: str, **options: Any) -> None:
+        if folder.endswith(engine.WORK_DIR):
+            raise Interrupted
+        remove(folder, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(shutil, "rmtree", keep_temporary_files)
+        samples.convert(sample, output, num_shards=3, image=HEADER)
+    assert len(samples.records(output)) == 6
+    with pytest.raises(FileExistsError, match="add --overwrite"):
+        samples.convert(sample, output, num_shards=3, image=HEADER)
+    samples.convert(sample, output, num_shards=3, image=HEADER, overwrite=True)
+    assert len(samples.records(output)) == 6
 
 
 def test_earlier_records_are_replaced_only_if_asked(tmp_path):

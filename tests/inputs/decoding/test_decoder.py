@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import re
 import struct
@@ -7,10 +8,12 @@ from typing import Any, Dict, Optional
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from estimator_det.compat import tf, tf1
 from estimator_det.images.resize import Resizer
 from inputs import schema
+from inputs.bad_records.policy import make_policy
 from inputs.decoding.decoder import make_decoder
 from inputs.decoding.images import claimed_pixels
 from inputs.sample import Sample
@@ -128,6 +131,31 @@ def test_no_boxes():
     assert sample.keypoint_visibilities.shape == (0, 2)
     assert sample.multiclass_scores.shape == (0, 0)
     assert sample.area.shape == sample.weights.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        ("JPEG", ""), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", ""), ("PNG", "L"), ("PNG", "RGBA"),
+        ("PNG", "P"), ("GIF", ""), ("BMP", ""), ("BMP", "L"),
+    ],
+)  # fmt: skip
+def test_image_formats(kind, mode):
+    rows = np.linspace(20, 200, 16).astype(np.uint8)
+    image = np.repeat(np.repeat(rows[:, None, None], 24, 1), 3, 2)  # grey, so that all modes agree
+    sample = decode({"image/encoded": encoded(image, kind, mode)})
+    assert sample.image.shape == (16, 24, 3)
+    assert sample.image.dtype == np.uint8
+    tolerance = 12 if kind in ("JPEG", "GIF") else 1
+    assert np.abs(sample.image.astype(int) - image).max() <= tolerance
+
+
+def test_animation_gives_its_first_picture():
+    red, blue = (np.full((4, 6, 3), color, np.uint8) for color in ((255, 0, 0), (0, 0, 255)))
+    animation = encoded(red, "GIF", save_all=True, append_images=[Image.fromarray(blue)])
+    sample = decode({"image/encoded": animation})
+    assert sample.image.shape == (4, 6, 3)
+    assert sample.image[0, 0].tolist() == [255, 0, 0]
 
 
 def test_text_wins_over_label(label_map):
@@ -319,15 +347,41 @@ def test_hash_needs_no_source_id():
         ),
         ({"image/encoded": ""}, "", "missing_key"),
         (
+            {"image/object/mask": [1.0] * 5},
+            "load_instance_masks: true",
+            "length_mismatch.*Number of mask values",
+        ),
+        (
             {"image/object/keypoint/y": [0.1], "image/object/keypoint/x": [0.1]},
             "num_keypoints: 1",
             r"length_mismatch.*Number of keypoints, found and expected:\] \[1\] \[2\]",
+        ),
+        (
+            {"image/object/class/multiclass_scores": [0.1] * 3},
+            "load_multiclass_scores: true",
+            "length_mismatch.*multiclass_scores",
+        ),
+        (
+            {"image/class/confidence": [0.5]},
+            "",
+            r"length_mismatch.*Number of image/class/confidence, found and expected:\] \[1\] \[0\]",
         ),
     ],
 )
 def test_errors_name_the_record(features, options, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=f"(?s)rec7.*{message}"):
         decode({**BOXES, **LABELS, **features}, options)
+
+
+@pytest.mark.parametrize("max_pixels", [95, 96])
+def test_limit_of_pixels(max_pixels):
+    policy = dataclasses.replace(make_policy(reader()), max_pixels=max_pixels)
+    decode_picture = make_decoder(reader(), policy)  # of 8 x 12 pixels
+    if max_pixels == 96:
+        assert decode_picture(tf.constant(example({}))).image.shape == (8, 12, 3)
+        return
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?s)rec7.*huge_image.*\[96\]"):
+        decode_picture(tf.constant(example({})))
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,21 @@ def _state(folder: pathlib.Path) -> List[str]:
     return names
 
 
+def test_nothing_there(tmp_path):
+    assert prepare(str(tmp_path / "none")) is None
+    assert prepare(str(tmp_path)) is None
+    assert os.listdir(tmp_path) == []
+
+
+def test_sound_folder_is_left_alone(tmp_path, caplog):
+    _save(tmp_path, [0, 5, 10])
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    with caplog.at_level(logging.INFO, logger="model_fn"):
+        assert prepare(str(tmp_path)) == 10
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert not [line for line in caplog.records if line.name.startswith("model_fn")]
+
+
 @pytest.mark.parametrize("part", ["index", "data-00000-of-00001"])
 @pytest.mark.parametrize("damage", ["empty", "short", "flipped", "gone"])
 def test_every_damage_is_found(tmp_path, part, damage):

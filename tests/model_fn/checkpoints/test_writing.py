@@ -1,6 +1,7 @@
 import os
 import re
 import resource
+import threading
 from typing import List
 
 import pytest
@@ -93,6 +94,25 @@ def test_event_files(tmp_path, capfd):
     assert f"could not be written to {tmp_path}: file too large" in str(caught.value)
     assert str(caught.value).startswith("events.out.tfevents.")
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_event_threads_are_silent(tmp_path, monkeypatch):
+    shown: List[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda told: shown.append(str(told.exc_value)))
+
+    def fail(name: str, error: Exception) -> None:
+        def run() -> None:
+            raise error
+
+        thread = threading.Thread(target=run, name=name)
+        thread.start()
+        thread.join()
+
+    with writing.explained_errors(str(tmp_path)):
+        fail("EventLoggerThread", RuntimeError("events; No space left on device"))
+        fail("EventLoggerThread", RuntimeError("a fault"))
+        fail("another", RuntimeError("No space left on device"))
+    assert shown == ["a fault", "No space left on device"]
 
 
 def test_a_folder_without_results_is_removed(tmp_path):

@@ -236,6 +236,20 @@ def test_continuous_eval_retries(readers, monkeypatch, error):
     assert evaluator.continuous_eval(config, "folder", max_retries=-1) == []
 
 
+def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator.exports, "export_best", lambda *_: None)
+    (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'blossom' }")
+    config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
+    config.eval_input_reader[0].label_map_path = str(tmp_path / "map.pbtxt")
+    for metric, best in (("DetectionBoxes_PerformanceByCategory/mAP/blossom", 2), ("loss", 1)):
+        options = EvaluationOptions(best_metric=metric)
+        run = evaluator.EvaluationRun(fake.run_context(tmp_path, config, evaluation=options), [])
+        for step, value in ((1, 0.1), (2, 0.9), (3, 0.5)):
+            checkpoint = save(tmp_path, {"x": value}, step)
+            run.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
+        assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
+
+
 def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config, other = fake.pipeline_config(), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from estimator_det.errors import UsageError
 from model_fn.runs import roles
 from model_fn.runs.cluster import SINGLE, Cluster, Task
 from model_fn.runs.options import EvaluationOptions, LoopOptions, TpuOptions
@@ -74,3 +75,9 @@ def test_evaluations_of_a_training_have_no_tiles(tmp_path, caplog):
     context.config.eval_config.tiles.side = 64
     roles.find_role(context, evaluates=True)
     assert "eval_config.tiles has no effect while a run trains" in caplog.text
+
+
+def test_a_hook_of_a_session_is_refused_by_the_loop(tmp_path):
+    context = fake.run_context(tmp_path, hooks=[object()], **_loop("none"))
+    with pytest.raises(UsageError, match="object needs a session, and the TF2 loop has none"):
+        roles.find_role(context)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import optimizer_pb2
+from estimator_det.protos import optimizer_pb2, train_pb2
 from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
+from tests.faults import faults
 
 SETTINGS, ARRAYS = golden_component("learning_rates")
 
@@ -52,6 +54,27 @@ def test_schedules_agree_with_the_reference(name):
         assert len(tf1.get_default_graph().get_operations()) < 50
         rates = [session.run(rate, {step: value}) for value in ARRAYS["steps"]]
     np.testing.assert_allclose(rates, ARRAYS[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cosine_decay_learning_rate { total_steps: 10 warmup_steps: 10 }", "must exceed"),
+        (
+            "cosine_decay_learning_rate { total_steps: 9 warmup_steps: 2 warmup_learning_rate: 1 }",
+            "is above the base rate",
+        ),
+        (
+            "manual_step_learning_rate { schedule { step: 4 } schedule { step: 4 } }",
+            "do not increase",
+        ),
+        ("exponential_decay_learning_rate { decay_steps: 0 }", "decay_steps: is 0"),
+    ],
+)
+def test_contradictions_are_named(text, message):
+    config = text_format.Parse(text, optimizer_pb2.LearningRate())
+    found = schedules.check_schedule(config, "at", 0)
+    assert re.search(message, "\n".join(map(str, found)))
 
 
 @pytest.mark.parametrize(
@@ -141,3 +164,7 @@ def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too():
         assert session.run([weight, step]) == [4.0, 1]
         expected = {AVERAGE: 7.0, "frozen/ExponentialMovingAverage": 5.0}
         assert session.run(averages) == expected
+
+
+def test_optimizer_must_be_set():
+    assert "at.optimizer: no optimizer is chosen" in faults(train_pb2.TrainConfig())

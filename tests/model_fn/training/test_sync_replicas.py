@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.protos import train_pb2
 from model_fn.training.sync_replicas import SyncReplicas, SyncReplicasHook
+from tests.faults import faults
 
 
 def _train(slopes: List[float], aggregate: int, closed_at: int = -1) -> Tuple[float, int]:
@@ -68,3 +70,8 @@ def test_nobody_waits_for_a_token_that_never_comes(
         optimizer.apply_gradients(optimizer.compute_gradients(weight, [weight]), step)
         SyncReplicasHook(optimizer, True, None).begin()
     assert numbers == [first, each_step]
+
+
+def test_the_numbers_are_checked():
+    settings = "sync_replicas: true replicas_to_aggregate: 0 optimizer {}"
+    assert "at.replicas_to_aggregate: is 0" in faults(train_pb2.TrainConfig(), settings)

@@ -154,11 +154,21 @@ def test_gradients_are_reported_before_clipping():
         assert session.run(made.gradient_norm) == 10.0
 
 
+@pytest.mark.parametrize("field", ["bias_grad_multiplier", "gradient_clipping_by_norm"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite(field, value):
+    config = train_pb2.TrainConfig(**{field: value})
+    assert f"at.{field}: is {value}, not a finite number" in faults(config)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("momentum_optimizer { RATE momentum_optimizer_value: nan }", "momentum_optimizer_value"),
+        ("rms_prop_optimizer { RATE decay: inf }", r"rms_prop_optimizer\.decay is inf, not"),
         ("adam_optimizer { RATE epsilon: 0 }", r"adam_optimizer\.epsilon is 0; allowed"),
         ("rms_prop_optimizer { RATE epsilon: -1 }", "epsilon is -1; allowed are above 0"),
+        ("adam_optimizer { RATE } moving_average_decay: nan", "moving_average_decay is nan"),
     ],
 )
 def test_numbers_with_which_every_update_is_nan(text, message):

@@ -201,6 +201,17 @@ def test_open_images_faults_of_masks(row, message, root):
     assert (fault["file"], fault["line"]) == place and message in fault["message"]
 
 
+@pytest.mark.parametrize("given", ["segmentations", "mask_images"])
+def test_open_images_masks_need_both_options(given, root):
+    sample, _ = open_images_masks(root, [CAT_ROW])
+    options = SourceOptions(**{**sample.options.__dict__, given: ""})
+    with pytest.raises(UsageError, match="--segmentations and --mask_images belong together"):
+        open_source("open_images", options)
+    bare = samples.SAMPLES["open_images"](root, samples.OBJECTS).options
+    with pytest.raises(UsageError, match="--masks needs --segmentations with --from open_images"):
+        open_source("open_images", bare, masks=True)
+
+
 # YOLO
 
 
@@ -229,7 +240,10 @@ def test_yolo_names(text, tmp_path):
     [
         ("nc: 2\n", "there is no line 'names:'"),
         ("names: {a: b}\n", "is no class of 'names:'"),
+        ("names:\nnc: 2\n", "there are no names of classes"),
         ("names: [a]\nkpt_shape: 17\n", "kpt_shape is 17; allowed"),
+        ("names: [a]\nkpt_shape: [17, [3]]\n", "kpt_shape is 17, …; allowed"),
+        ("names: [a, [b]]\n", "'1' is no class of 'names:'"),
         ("names: [a, ]\n  - b\n", r"data\.yaml, line 2: not valid YAML: .*Or give a text file"),
         ("a: " + "[" * 100_000, "not valid YAML"),
         ("a: 1\nnames: [x]" + " " * 1_000_000, "has 1,000,015 bytes; allowed: 1,000,000"),

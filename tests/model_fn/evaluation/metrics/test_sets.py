@@ -13,7 +13,7 @@ from estimator_det.errors import ConfigError, UsageError
 from estimator_det.protos import eval_pb2
 from model_fn.evaluation.accumulator import Accumulator
 from model_fn.evaluation.metrics import METRICS, EvaluatedBatch, make_metrics
-from model_fn.evaluation.metrics.base import chosen_metrics
+from model_fn.evaluation.metrics.base import chosen_metrics, has_class
 from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from tests.conftest import golden_component
 from tests.faults import faults
@@ -82,6 +82,20 @@ def test_names_of_different_sets_differ():
 def test_other_names_of_a_set_given_together_make_one(names):
     several = eval_pb2.EvalConfig(metrics_set=[*names, "coco_detection_metrics", names[0]])
     assert chosen_metrics(several) == [names[0], "coco_detection_metrics"]
+
+
+def test_images_of_a_batch_have_no_padding():
+    detections = [(0.9, 1, 0, 0, 1, 1), (0.8, 2, 0, 0, 2, 2), (0.7, 9, 0, 0, 3, 3)]
+    batch = hand.with_masks(hand.image([CAT, FAR], detections, labeled_classes=[1, 0, 1]))
+    (image,) = batch._replace(num_boxes=[1], num_detections=[2]).images()
+    assert image.boxes.tolist() == [[0, 0, 10, 10]] and image.is_crowd.tolist() == [False]
+    assert image.labeled_classes.tolist() == [1, 0, 1] and image.verified_negatives is None
+    for chosen in (np.array([False, True]), np.array([1])):
+        second = image.with_detections(chosen)
+        assert second.detection_classes.tolist() == [2] and len(second.detection_boxes) == 1
+        assert second.masks.detections == [batch.masks.detections[0][1]]
+    ids = np.int32([1, 2, 3, 4, 0, -1])
+    assert has_class(image.labeled_classes, ids).tolist() == [True, False, True, *[False] * 3]
 
 
 def test_lvis_counts_the_300_best_of_an_image_of_any_class():
@@ -184,12 +198,17 @@ def test_keypoint_metrics_that_are_refused(text, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ('metrics_set: "coco_detection_metric"', "did you mean 'coco_detection_metrics'"),
         (
             'include_metrics_per_category: true super_categories { key: "a" value: "cat,cow" }',
             r"^eval_config\.super_categories\[a\]: \['cow'\] are not in the label map",
         ),
         (f"{keypoint_config()} {keypoint_config()}", r"\[1\]: 'Keypoints_.*' is given twice"),
         ('metrics_set: "coco_keypoint_metrics"', "needs a label map whose classes have keypoints"),
+        (
+            'metrics_set: "lvis_detection_metrics"',
+            r"^eval_config.metrics_set: 'lvis_box_metrics' needs .* 'dog' has none.*: Add frequ",
+        ),
     ],
 )
 def test_configurations_that_are_refused(text, message):

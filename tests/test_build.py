@@ -1,16 +1,47 @@
-"""Locked packages: every dependency, for every Python, and those of this environment."""
+"""BUILD has each file in one target, and packages that are locked; Bazel itself is not needed."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
 import re
-from typing import Dict
+from typing import Any, Dict, List
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import PROJECT, ROOT
+
+PYPI = "@pypi//"
+
+
+def _glob(patterns: List[str], exclude: Any = ()) -> List[str]:
+    paths = {path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()}
+    excluded = {path for pattern in exclude for path in ROOT.glob(pattern)}
+    return sorted(str(path.relative_to(ROOT)) for path in paths - excluded)
+
+
+def _read_build() -> Dict[str, List[Dict[str, Any]]]:
+    """Arguments of all calls by rule; the language of BUILD is a part of Python."""
+    rules = ("load", "package", "licenses", "exports_files", "py_library", "py_binary", "py_test")
+    calls: Dict[str, List[Dict[str, Any]]] = {rule: [] for rule in rules}
+
+    def recorder(rule: str) -> Any:
+        return lambda *_, **arguments: calls[rule].append(arguments)
+
+    names = {"glob": _glob, **{rule: recorder(rule) for rule in rules}}
+    exec(compile((ROOT / "BUILD").read_text(), "BUILD", "exec"), names)
+    return calls
+
+
+BUILD = _read_build()
+LIBRARIES = {call["name"]: call for call in BUILD["py_library"]}
+
+
+def test_each_python_file_is_in_one_library():
+    sources = [file for library in LIBRARIES.values() for file in library["srcs"]]
+    folders = ("estimator_det", "inputs", "model_fn", "exporters", "benchmarks", "tests")
+    assert sorted(sources) == _glob([f"{folder}/**/*.py" for folder in folders])
 
 
 def _name(package: str) -> str:
@@ -45,6 +76,13 @@ def test_packages_are_locked_for_every_python(python):
         for locked in (product, extras):
             assert requirement.specifier.contains(locked[_name(requirement.name)]), requirement
     assert product["tensorflow"] == ("2.15.1" if python in ("3.9", "3.10", "3.11") else "2.21.0")
+
+
+def test_packages_of_build_are_locked():
+    dependencies = {each for library in LIBRARIES.values() for each in library["deps"]}
+    names = {each[len(PYPI) :] for each in dependencies if each.startswith(PYPI)}
+    assert names <= set(_locked("requirements_test_lock.txt", "3.11"))
+    assert {_name(Requirement(each).name) for each in PROJECT["dependencies"]} <= names
 
 
 def test_the_environment_has_the_locked_versions():
