@@ -27,8 +27,8 @@ _SCALING = hyperparams_pb2.VarianceScalingInitializer
 def swish(inputs: tf.Tensor) -> Tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """Maps x to x * sigmoid(x), and keeps x alone for the gradient.
 
-    `tf.nn.swish` multiplies x by the constant 1, too, and keeps the product: a tenth of what a
-    training of EfficientDet-D0 keeps.
+    `tf.nn.swish` multiplies x by the constant 1, too, and keeps the product: an eighth of the
+    memory of a training of EfficientDet-D0.
     """
 
     def gradient(upstream: tf.Tensor) -> tf.Tensor:
