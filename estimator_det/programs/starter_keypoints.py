@@ -42,7 +42,8 @@ def set_keypoints(draft: Draft, label_map: LabelMap) -> List[str]:
     if not label_map.keypoints:
         raise UsageError(
             f"{label_map.path} lists no keypoints, and the model learns them. Convert annotations "
-            "with keypoints, or use a model without, such as --model centernet_resnet50_fpn"
+            "whose categories name their keypoints, or use a model without, such as --model "
+            "centernet_resnet50_fpn"
         )
     _set_tasks(model, label_map)
     names = [listed(ids, 20) for ids in label_map.keypoints.values()]

@@ -35,7 +35,7 @@ from inputs.datasets import masks
 from inputs.datasets.paths import require_file
 from inputs.datasets.source import ConversionError
 from inputs.decoding.example import OBJECT, PARSE_ERRORS, SIDES
-from inputs.label_map import read_label_map
+from inputs.label_map import LabelMap, read_label_map
 from inputs.records import tfrecord
 from inputs.records.stream import find_files
 
@@ -92,18 +92,27 @@ class _Record:
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
+def _categories(label_map: LabelMap) -> List[Dict[str, Any]]:
+    """The classes as COCO lists them: keypoints in the order of an object's."""
+    categories = label_map.categories()
+    for category in categories:
+        if "keypoints" in category:
+            labels = {each["id"]: each["name"] for each in category["keypoints"]}
+            category["keypoints"] = [labels.get(i, "") for i in range(max(labels) + 1)]
+    return categories
+
+
 def export_coco(
     options: CocoOptions, *, advance: Callable[[int], Any] = lambda records: None
 ) -> Tuple[int, int]:
     """Writes the JSON file, and the images if that is asked for; counts images and annotations."""
     paths = [path for pattern in options.records for path in find_files(pattern)]
     dataset = _dataset(options, paths)
-    names = read_label_map(options.label_map).names
+    label_map = read_label_map(options.label_map)
     dataset.pop("written_by", None)
-    categories = dataset.pop("categories", None) or [
-        {"id": number, "name": name} for number, name in names.items()
-    ]
-    writer = _Writer(options, {category["name"]: category["id"] for category in categories}, names)
+    categories = dataset.pop("categories", None) or _categories(label_map)
+    ids = {category["name"]: category["id"] for category in categories}
+    writer = _Writer(options, ids, label_map.names)
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     writer.number(_records(paths))

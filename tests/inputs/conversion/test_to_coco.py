@@ -153,13 +153,14 @@ def test_records_of_other_programs(tmp_path):
     path = str(tmp_path / "x.record")
     names = ("a.png", "b.png")
     writer.write_sharded([writer.make_example(encoded, labels, filename=n) for n in names], path, 1)
-    writer.write_label_map({2: "dog"}, str(tmp_path / "map.pbtxt"))
+    points = {2: ["nose", "ear", "tail"]}
+    writer.write_label_map({2: "dog"}, str(tmp_path / "map.pbtxt"), points)
     output = str(tmp_path / "x.json")
     options = to_coco.CocoOptions([path + "-*"], output, str(tmp_path / "map.pbtxt"))
     assert to_coco.export_coco(options) == (2, 2)
     with open(output) as file:
         found = json.load(file)
-    assert found["categories"] == [{"id": 2, "name": "dog"}]
+    assert found["categories"] == [{"id": 2, "name": "dog", "keypoints": points[2]}]
     assert found["images"][1] == {"file_name": "b.png", "height": 10, "width": 20, "id": 2}
     annotation = found["annotations"][1]
     assert annotation.pop("segmentation") == {
