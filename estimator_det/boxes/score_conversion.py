@@ -61,14 +61,20 @@ def interpolate(
     or one function with points [L] applies to scores [M].
     """
     last = points_x.shape[-1] - 1
-    right = tf.searchsorted(tf.constant(points_x), scores, side="right")
-    left = tf.maximum(right - 1, 0)
-    right = tf.minimum(right, last)
-    rank = points_x.ndim - 1
 
     def gather(points: np.ndarray[Any, Any], index: tf.Tensor) -> tf.Tensor:
-        return tf.gather(tf.constant(points), index, batch_dims=rank)
+        return tf.gather(tf.constant(points), index, batch_dims=points.ndim - 1)
 
+    # The number of points up to each score, bit by bit; converters do not know `tf.searchsorted`.
+    num_bits = (last + 1).bit_length()
+    padding = [(0, 0)] * (points_x.ndim - 1) + [(0, 2**num_bits - 2 - last)]
+    padded_x = np.pad(points_x, padding, constant_values=np.inf)
+    count = tf.zeros_like(scores, tf.int32)
+    for bit in reversed(range(num_bits)):
+        larger_count = count + 2**bit
+        count = tf.where(gather(padded_x, larger_count - 1) <= scores, larger_count, count)
+    left = tf.clip_by_value(count - 1, 0, last)
+    right = tf.minimum(count, last)
     start, span = gather(points_x, left), gather(points_x, right) - gather(points_x, left)
     weight = tf.math.divide_no_nan(scores - start, span)
     return (1.0 - weight) * gather(points_y, left) + weight * gather(points_y, right)
@@ -163,7 +169,7 @@ def _make_function_per_class(
         if not points:
             return scores
         # All functions have the same number of points, so that a single lookup serves every class.
-        table_x = np.full([num_classes, max_points], np.inf, np.float32)
+        table_x = np.tile(np.arange(max_points, dtype=np.float32), [num_classes, 1])
         table_y = np.zeros([num_classes, max_points], np.float32)
         for class_id, (xs, ys) in points.items():
             table_x[class_id, : len(xs)] = xs

@@ -23,6 +23,15 @@ from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions, restored_network
 from tests.exporters.conftest import NAMES, Trained
 
+CALIBRATION = """model.ssd.post_processing.calibration_config={ class_id_function_approximations {
+class_id_xy_pairs_map { key: 1 value { x_y_pair { x: 0 y: 0.1 } x_y_pair { x: 0.4 y: 0.6 } } }
+class_id_xy_pairs_map { key: 3 value { x_y_pair { x: 0.1 y: 0.2 } } } } }"""
+
+
+@pytest.fixture(scope="module")
+def calibrated(trained: Trained) -> Trained:
+    return trained._replace(config=pipeline.apply_overrides(trained.config, [CALIBRATION]))
+
 
 def _export(trained: Trained, folder: pathlib.Path, *names: str, **options: Any) -> Any:
     overwrite = options.pop("overwrite", False)
@@ -277,21 +286,30 @@ def test_fields_that_an_export_does_not_use_are_not_checked(change, tmp_path, ca
     assert "no checkpoint" in capsys.readouterr().err
 
 
-def test_the_graph_of_converters(trained, tmp_path):
+def test_the_graph_of_converters(calibrated, tmp_path):
     """Its operations are those that converters know, and it detects the same."""
     folder = str(tmp_path / "exported")
     with restored_network(
-        trained.config, trained.checkpoint, folder, ExportOptions(), [converters.static_outputs]
+        calibrated.config,
+        calibrated.checkpoint,
+        folder,
+        ExportOptions(),
+        [converters.static_outputs],
     ) as network:
         graph_def = converters.static_graph(network)
         pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)
         expected = network.run(pixels)
     seen = [node.op for node in graph_def.node]
     seen += [node.op for each in graph_def.library.function for node in each.node_def]
-    assert not {"CombinedNonMaxSuppression", "DenseBincount", "FusedBatchNormV3"} & set(seen)
+    assert not {
+        "CombinedNonMaxSuppression",
+        "DenseBincount",
+        "FusedBatchNormV3",
+        "UpperBound",
+    } & set(seen)
     assert "RaggedTensorToTensor" not in seen and "TensorScatterMax" not in seen
     model = GraphDetector(folder, graph_def)
-    difference = check.compare(trained.config.model, [expected], model, list(pixels))
+    difference = check.compare(calibrated.config.model, [expected], model, list(pixels))
     assert max(difference.scores, difference.boxes) < 1e-5
 
 
@@ -304,14 +322,14 @@ def test_the_graph_of_converters(trained, tmp_path):
         ("tfjs", ()),
     ],
 )
-def test_converters_that_are_installed(name, modules, trained, photos, tmp_path):
+def test_converters_that_are_installed(name, modules, calibrated, photos, tmp_path):
     for module in modules:
         pytest.importorskip(module)
     try:
         converters.find_converter(FORMATS.get(name)(), None)
     except UsageError as error:
         pytest.skip(str(error))
-    export = _export(trained, tmp_path / "exported", name, sample_images=photos)
+    export = _export(calibrated, tmp_path / "exported", name, sample_images=photos)
     (written,) = export.models
     assert written.difference.scores < 1e-4 and written.difference.boxes < 1e-4
     model = formats.load_model(str(tmp_path / "exported"))
