@@ -93,7 +93,7 @@ _CHOICES = {  # name -> values, help
     "precision": (
         (FLOAT32, BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16),
         "What the network computes in; variables and losses stay float32. bfloat16_convolutions "
-        "rounds what convolutions read, on CPUs that have bfloat16, in evaluations, too; "
+        "rounds what convolutions read, on CPUs with AMX, in evaluations, too; "
         "mixed_bfloat16 is for training. Default: float32, or on a TPU what "
         "train_config.use_bfloat16 says.",
     ),

@@ -279,7 +279,7 @@ def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> 
     else:
         # With Adam, rates grow with the square root of the batch.
         rate = 0.0007 * math.sqrt(batch / 8) if is_fine_tuned else 0.002 * math.sqrt(batch / 16)
-    warmup = max(1, min(1000, steps // 12))
+    warmup = min(1000, steps // 12)
     cosine = (
         f"learning_rate {{ cosine_decay_learning_rate {{ learning_rate_base: {rate:.2g} "
         f"total_steps: {steps} warmup_learning_rate: {rate / 10:.2g} warmup_steps: {warmup} }} }}"

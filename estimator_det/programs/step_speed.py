@@ -15,13 +15,13 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins
-from estimator_det.errors import NotFiniteLossError, RunError
+from estimator_det.errors import NotFiniteLossError, RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.events import GRADIENT_NORM
 from model_fn.runs import runner
 from model_fn.runs.context import Hook, RunContext, StepResult
-from model_fn.runs.options import BFLOAT16_CONVOLUTIONS, FLOAT32, MIXED_BFLOAT16, TrainOptions
+from model_fn.runs.options import BFLOAT16_CONVOLUTIONS, FLOAT32, TrainOptions
 from model_fn.training.step import TOTAL_LOSS
 
 MEASURED_STEPS = 20
@@ -43,13 +43,15 @@ class Speed(NamedTuple):
 
 
 def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
-    """The precisions in which this machine may train fastest, first float32."""
-    if config.graph_rewriter.HasField("quantization"):
+    """The precisions that train as well as float32 on this machine, first float32.
+
+    Without mixed_bfloat16: its first steps have the losses of float32, but trained detectors were
+    worse than with float32, so that no measurement of few steps can tell whether it is safe.
+    """
+    is_quantized = config.graph_rewriter.HasField("quantization")
+    if is_quantized or tf.config.list_physical_devices("GPU"):
         return [FLOAT32]
-    if tf.config.list_physical_devices("GPU"):
-        return [FLOAT32, MIXED_BFLOAT16]
-    # Others emulate bfloat16.
-    return [FLOAT32, *([BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16] if machine.has_bfloat16() else ())]
+    return [FLOAT32, *([BFLOAT16_CONVOLUTIONS] if machine.can_round_convolutions() else ())]
 
 
 def fastest(speeds: Sequence[Speed]) -> Speed:
@@ -75,7 +77,11 @@ def describe(speeds: Sequence[Speed]) -> str:
     texts = []
     for each in speeds:
         text = f"{each.precision} {each.seconds:.2f} s"
-        texts.append(text if each is exact or is_alike(each, exact) else f"{text}, other losses")
+        if not each.losses:
+            text = f"{each.precision} fails here"
+        elif each is not exact and not is_alike(each, exact):
+            text += ", other losses"
+        texts.append(text)
     return f"precision: {fastest(speeds).precision}; a step in {'; '.join(texts)}"
 
 
@@ -149,7 +155,7 @@ def _measure_alone(shared: Tuple[bytes, List[str], str, int], precision: str) ->
         )
         try:
             runner.run(config, folder, options, evaluates=False)
-        except NotFiniteLossError:
+        except (NotFiniteLossError, UsageError):  # The latter without oneDNN.
             if precision == FLOAT32:
                 raise
             timer.losses.clear()

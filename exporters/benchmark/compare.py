@@ -96,10 +96,10 @@ def _measured(task: MeasureTask) -> Tuple[Dict[str, Any], Sequence[Outputs]]:
         modules = list(plugins.module_files())
         (measurement,) = machine.run_in_processes(_measure_alone, modules, [task], jobs=1)
         return measurement
-    except (RunError, UsageError) as error:
-        reason = str(error)
     except machine.ProcessDiedError:
         reason = "its process died, perhaps because memory ran out"
+    except (RunError, UsageError) as error:
+        reason = str(error)
     return {"format": task.name, "path": task.path, "error": reason}, ()
 
 

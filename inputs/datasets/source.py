@@ -22,7 +22,7 @@ from typing import (
 )
 
 from estimator_det.console.printing import LONGEST_LINE, plain
-from estimator_det.errors import UsageError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.files.text import shortened
 from inputs.bad_records.kinds import SOURCE_KINDS
 
@@ -48,7 +48,7 @@ class SourceFault(NamedTuple):
         return f"{where}: {self.kind}: {self.message}. Remedy: {SOURCE_KINDS[self.kind].remedy}"
 
 
-class ConversionError(Exception):
+class ConversionError(RunError):
     """A conversion stops: a fault of the source, or a state of the output folder."""
 
 

@@ -16,7 +16,6 @@ from estimator_det.detectors import build_detector
 from estimator_det.errors import (
     ConfigError,
     Problem,
-    RunError,
     UsageError,
     error,
     raise_errors,
@@ -29,7 +28,6 @@ from inputs.checks import scan, statistics
 from inputs.checks.scan import Scan, ScanPlan
 from inputs.checks.statistics import count_columns
 from inputs.label_map import LabelMap
-from inputs.machine import ProcessDiedError
 from model_fn.checks import anchor_coverage, data_problems
 from model_fn.checks.anchor_coverage import Coverage
 from model_fn.checks.data_problems import ANCHOR_GENERATOR
@@ -68,10 +66,7 @@ def check_data(
     counts = [plan.num_records for plan in plans]
     total = None if None in counts else sum(number or 0 for number in counts)
     with progress_bar("reading", total, "records", shown=progress) as advance:
-        try:
-            scans = scan.run(plans, jobs=jobs, advance=advance)
-        except ProcessDiedError as reason:
-            raise RunError(str(reason)) from reason
+        scans = scan.run(plans, jobs=jobs, advance=advance)
     for part, plan in zip(scans, plans):
         problems += _problems_of(part, plan.policy)
     columns = {part.reader: part.columns for part in scans}

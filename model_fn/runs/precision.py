@@ -17,11 +17,8 @@ def set_up(precision: Optional[str]) -> None:
     text = f"precision is {BFLOAT16_CONVOLUTIONS}, "
     if tf.config.list_physical_devices("GPU"):
         raise UsageError(f"{text}which CPUs have; on a GPU give {MIXED_BFLOAT16}")
-    if not machine.has_bfloat16():
-        raise UsageError(
-            f"{text}which needs a processor with one of {', '.join(machine.BFLOAT16_FLAGS)}; leave "
-            "it out"
-        )
+    if not machine.can_round_convolutions():
+        raise UsageError(f"{text}which needs a processor with {machine.AMX}; leave it out")
     if not onednn.round_convolutions():
         raise UsageError(
             f"{text}and convolutions of this process stay float32: TensorFlow has computed before, "

@@ -28,7 +28,7 @@ from inputs.checks.statistics import Columns, join
 from inputs.datasets import figures, shapes
 from model_fn.checks import config_check, data_check
 from model_fn.checks.anchor_coverage import Coverage, MapAnchors
-from tests.programs.test_step_speed import FAST, MIXED
+from tests.programs.test_step_speed import CONVOLUTIONS, FAST
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +48,12 @@ def figure_records(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(_: Any, precisions: Sequence[str] = (FAST.precision,)) -> List[Speed]:
-        return [FAST, MIXED][: len(precisions)]
+        return [FAST, CONVOLUTIONS][: len(precisions)]
 
     monkeypatch.setattr(step_speed, "measure", measure)
-    monkeypatch.setattr(step_speed, "own_precisions", lambda _: [FAST.precision, MIXED.precision])
+    monkeypatch.setattr(
+        step_speed, "own_precisions", lambda _: [each.precision for each in (FAST, CONVOLUTIONS)]
+    )
 
 
 def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
@@ -83,7 +85,7 @@ def config_of(model: str) -> Any:
 )
 def test_each_model_gives_a_short_file_that_can_be_run(model, records, figure_records, quick):
     records = figure_records if "keypoints" in model.name else records
-    plan = starter_plan.make_plan(records, Budget(num_steps=100), model=model.name, weights=None)
+    plan = starter_plan.make_plan(records, Budget(num_steps=1), model=model.name, weights=None)
     text = starter_text.commented(plan.config, plan.reasons, ["estimator-det init"])
     assert pipeline.parse_pipeline(text) == plan.config
     assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
@@ -96,18 +98,18 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path
     assert text.startswith(f"# estimator-det init --records {records} --hours 0.1 --output_dir")
     # 360 s, of which 85 % are for steps, less 25 s for the start.
     config = pipeline.parse_pipeline(text)
-    assert config.train_config.num_steps == 5620
-    assert config.eval_config.eval_interval_steps == 5620 / 4  # so `train` needs no option
+    assert config.train_config.num_steps == 3500
+    assert config.eval_config.eval_interval_steps == 3500 / 4  # so `train` needs no option
     printed = capsys.readouterr().out
-    assert "Expect: 5,620 steps of 8 images" in printed
-    assert "ssd_random_crop" in text  # 700 passes over 64 images
+    assert "Expect: 3,500 steps of 8 images" in printed
+    assert "ssd_random_crop" in text  # 437 passes over 64 images
     assert "--precision auto" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
     assert "Add --overwrite" in capsys.readouterr().err
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
 
 
-def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch):
+def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch, capsys):
     from PIL import Image
 
     monkeypatch.chdir(tmp_path)
@@ -125,6 +127,15 @@ def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch):
     arguments = ["init", "--from", "voc", "--images", "images", "--annotations", "annotations",
                  "--num_train_steps", "5", "--split", "train,val=val.txt",
                  "--output_dir", "out"]  # fmt: skip
+    cut = tmp_path / "images" / "0.jpg"
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-99])
+    assert cli.main(arguments) == console.EXIT_FAILED
+    assert (
+        "\n  estimator-det convert --from pascal_voc --to tfrecord --images images --annotations "
+        "annotations --split train,val=val.txt --output_dir out/records\n"
+    ) in capsys.readouterr().err
+    cut.write_bytes(whole)
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "out" / "pipeline.config").read_text()
     assert "label_map.pbtxt: cat." in text

@@ -9,6 +9,8 @@ import pytest
 
 from estimator_det.programs import cli, console, step_speed
 from estimator_det.programs.step_speed import Speed
+from estimator_det.protos import pipeline_pb2
+from inputs import machine
 from model_fn.runs import runner
 from tests.programs.forking import small_config
 
@@ -17,20 +19,22 @@ FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9, losses=[(2.0, 5.0), (1.
 CONVOLUTIONS = FAST._replace(
     seconds=0.08, precision="bfloat16_convolutions", losses=[(2.01, 5.3), (0.99, 4.4)]
 )
-MIXED = FAST._replace(seconds=0.05, precision="mixed_bfloat16", losses=[(1.98, 6.0), (1.0, 3.0)])
 
 
 @pytest.mark.parametrize(
     ("others", "taken", "text"),
     [
         ((), FAST, "float32 0.10 s"),
-        ((CONVOLUTIONS, MIXED), MIXED, "0.08 s; mixed_bfloat16 0.05 s"),
-        ((CONVOLUTIONS, MIXED._replace(seconds=0.09)), CONVOLUTIONS, "mixed_bfloat16 0.09 s"),
+        ((CONVOLUTIONS,), CONVOLUTIONS, "bfloat16_convolutions 0.08 s"),
         ((CONVOLUTIONS._replace(seconds=0.096),), FAST, "bfloat16_convolutions 0.10 s"),
         # Another loss, other gradients, and a step that was not finite.
-        ((MIXED._replace(losses=[(2.1, 5.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
-        ((MIXED._replace(losses=[(2.0, 8.0)]),), FAST, "mixed_bfloat16 0.05 s, other losses"),
-        ((MIXED._replace(seconds=math.inf, losses=[]),), FAST, "inf s, other losses"),
+        ((CONVOLUTIONS._replace(losses=[(2.1, 5.0)]),), FAST, "0.08 s, other losses"),
+        ((CONVOLUTIONS._replace(losses=[(2.0, 8.0)]),), FAST, "0.08 s, other losses"),
+        (
+            (CONVOLUTIONS._replace(seconds=math.inf, losses=[]),),
+            FAST,
+            "; bfloat16_convolutions fails here",
+        ),
     ],
 )
 def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
@@ -41,6 +45,14 @@ def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
     assert described.endswith(text)
 
 
+def test_auto_measures_only_precisions_that_train_as_well_as_float32(monkeypatch):
+    monkeypatch.setattr(machine, "can_round_convolutions", lambda: True)
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    assert step_speed.own_precisions(config) == [FAST.precision, CONVOLUTIONS.precision]
+    config.graph_rewriter.quantization.SetInParent()
+    assert step_speed.own_precisions(config) == [FAST.precision]
+
+
 def test_a_training_takes_the_fastest_precision(tmp_path, monkeypatch, capsys):
     taken: List[Any] = []
 
@@ -49,10 +61,14 @@ def test_a_training_takes_the_fastest_precision(tmp_path, monkeypatch, capsys):
         return {}
 
     monkeypatch.setattr(runner, "run", train)
-    monkeypatch.setattr(step_speed, "measure", lambda *_: [FAST, MIXED])
+    monkeypatch.setattr(machine, "can_round_convolutions", lambda: True)
+    monkeypatch.setattr(step_speed, "measure", lambda *_: [FAST, CONVOLUTIONS])
     command = ["train", small_config(tmp_path, 1), "--model_dir", str(tmp_path / "run")]
     command += ["--precision", "auto"]
     assert cli.main(command) == console.EXIT_OK
-    assert taken == [MIXED.precision]
-    assert step_speed.describe([FAST, MIXED]) in capsys.readouterr().out
+    assert taken == [CONVOLUTIONS.precision]
+    assert step_speed.describe([FAST, CONVOLUTIONS]) in capsys.readouterr().out
     assert cli.main([*command, "--strategy", "none"]) == console.EXIT_USAGE
+    monkeypatch.setattr(machine, "can_round_convolutions", lambda: False)
+    assert cli.main(command) == console.EXIT_OK
+    assert taken[1:] == [FAST.precision]

@@ -20,8 +20,8 @@ from estimator_det.programs.verbs.base import (
     write_report,
 )
 from inputs.datasets.converters import CONVERTERS
-from inputs.datasets.source import ConversionError, SourceOptions
-from inputs.machine import ProcessDiedError, available_cpus
+from inputs.datasets.source import SourceOptions
+from inputs.machine import available_cpus
 
 SUMMARY = "Converts a data set of another format to records, or records to COCO JSON"
 EXAMPLE = (
@@ -146,12 +146,7 @@ def run(options: argparse.Namespace) -> None:
         missing = [*dict.fromkeys(missing + missing_options(options.source_format, arguments))]
     if missing:
         raise UsageError(f"convert needs {' and '.join(missing)}")
-    from estimator_det.errors import RunError
-
-    try:
-        (_to_coco if to_coco else to_records)(arguments)
-    except (ConversionError, ProcessDiedError) as error:
-        raise RunError(str(error)) from error
+    (_to_coco if to_coco else to_records)(arguments)
 
 
 def check_format(name: str) -> None:

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=EVALUATED_PRECISIONS,
         help="what the network computes in: float32, or with rounded convolutions, on CPUs that "
-        "have bfloat16 (default: float32)",
+        "have AMX (default: float32)",
     )
     add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")

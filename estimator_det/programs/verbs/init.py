@@ -6,11 +6,12 @@ import argparse
 import os
 import shlex
 
-from estimator_det.errors import UsageError
+from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs import convert
 from estimator_det.programs.verbs.base import CONFIG_FILE, add_options, number, positive
 from estimator_det.programs.verbs.train import AUTO
+from inputs.datasets.source import ConversionError
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
@@ -125,7 +126,16 @@ def _convert(options: argparse.Namespace) -> str:
     folder = os.path.join(options.output_dir, "records")
     split = options.split or "train=0.8,val=0.2"
     arguments = {**vars(options), "output_dir": folder, "split": split}
-    convert.to_records({name: value for name, value in arguments.items() if value})
+    try:
+        convert.to_records({name: value for name, value in arguments.items() if value})
+    except ConversionError as error:
+        names = ("images", "annotations", "classes", "split", "output_dir")
+        words = ["estimator-det", "convert", "--from", options.source_format, "--to", "tfrecord"]
+        words += [word for n in names if arguments[n] for word in (f"--{n}", arguments[n])]
+        raise RunError(
+            f"{error}\ninit has no such options: give them to convert, then start init with "
+            f"--records {shlex.quote(folder)}\n  {shlex.join(words)}"
+        ) from error
     return folder
 
 

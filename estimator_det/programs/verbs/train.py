@@ -82,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=(AUTO, *run_options.PRECISIONS),
         help="what the network computes in; variables and losses stay float32. "
-        "bfloat16_convolutions rounds what convolutions read, on CPUs that have bfloat16; "
-        "mixed_float16 needs --strategy; auto measures steps of this model in all others that this "
-        "machine has, and takes the fastest",
+        "bfloat16_convolutions rounds what convolutions read, on CPUs with AMX; "
+        "mixed_float16 needs --strategy; auto measures steps of this model in float32 and, if this "
+        "machine has it, bfloat16_convolutions, and takes the faster one",
     )
     text = (
         "in a cluster (TF_CONFIG): end after another task was missing for this many seconds "
@@ -277,9 +277,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _fastest_precision(config: pipeline_pb2.TrainEvalPipelineConfig) -> str:
-    """Measures the precisions of this machine, and prints their times."""
+    """Measures the precisions of this machine, if there are several, and prints their times."""
     from estimator_det.programs import step_speed
 
-    speeds = step_speed.measure(config, step_speed.own_precisions(config))
+    precisions = step_speed.own_precisions(config)
+    if len(precisions) == 1:
+        console.print_line(f"precision: {precisions[0]}; auto has no other for it here")
+        return precisions[0]
+    speeds = step_speed.measure(config, precisions)
     console.print_line(step_speed.describe(speeds))
     return step_speed.fastest(speeds).precision

@@ -25,7 +25,7 @@ print(tf.nn.conv2d(image, tf.ones([3, 3, 16, 1]), 1, "VALID").numpy().max())
 """
 
 
-@pytest.mark.skipif(not machine.has_bfloat16(), reason="this processor does not have bfloat16")
+@pytest.mark.skipif(not machine.can_round_convolutions(), reason="this processor is without AMX")
 def test_convolutions_are_rounded_only_in_processes_that_have_not_computed(tmp_path):
     done = subprocess.run([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, check=True)
     assert float(done.stdout) == 144
@@ -35,8 +35,8 @@ def test_convolutions_are_rounded_only_in_processes_that_have_not_computed(tmp_p
 
 
 def test_machines_without_it_are_refused(monkeypatch):
-    monkeypatch.setattr(machine, "has_bfloat16", lambda: False)
-    with pytest.raises(UsageError, match="needs a processor with one of avx512_bf16, amx_bf16"):
+    monkeypatch.setattr(machine, "can_round_convolutions", lambda: False)
+    with pytest.raises(UsageError, match="needs a processor with amx_bf16"):
         precision.set_up(BFLOAT16_CONVOLUTIONS)
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda _: ["GPU:0"])
     with pytest.raises(UsageError, match="on a GPU give mixed_bfloat16"):
