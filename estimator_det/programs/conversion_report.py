@@ -60,6 +60,7 @@ def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
             {"kind": kind, "action": action, **row} for kind, action, row in _faults(conversion)
         ],
         "masks_left_out": conversion.tally["masks_left_out"],
+        "keypoints_without_names": conversion.tally["keypoints_without_names"],
         "images_encoded_again": conversion.tally["encoded_again"],
         "box_parts_cut": conversion.tally["box_parts_cut"],
         "boxes_in_no_tile": conversion.tally["boxes_in_no_tile"],
@@ -99,6 +100,12 @@ def _notes(conversion: Conversion) -> List[str]:
     tally = conversion.tally
     notes = (
         (tally["masks_left_out"], "mask", "of the source are not written; --masks writes them"),
+        (
+            tally["keypoints_without_names"],
+            "object",
+            "with keypoints that the class does not name: training learns only named ones; add "
+            "their names to the categories of COCO, or give a --label_map that has them",
+        ),
         (tally["encoded_again"], "image", "encoded again"),
         (tally["box_parts_cut"], "part", "of boxes, below half of the box, cut off by tiles"),
         (tally["boxes_in_no_tile"], "box", "too large for a tile, left out; take larger --tiles"),

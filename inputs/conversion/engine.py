@@ -161,7 +161,8 @@ def convert(
             raise UsageError("--tiles cuts boxes, and the source has keypoints; remove --tiles")
         label_map, names, ids = _classes(options, source, image_index)
         count = options.num_shards or -(-image_index.num_images // IMAGES_PER_SHARD)
-        job = _make_job(options, work_dir, folder, ids, count, source.keypoints)
+        keypoints = _keypoint_names(options, source)
+        job = _make_job(options, work_dir, folder, ids, count, keypoints)
         index.write_entries(image_index, [job.file(ENTRIES, shard) for shard in range(count)])
         shutil.rmtree(scratch)
         resumed = sum(shards.read_result(job, shard) is not None for shard in range(count))
@@ -346,6 +347,17 @@ def _classes(
         twice = sorted(n for n in ids if list(names_by_id.values()).count(n) > 1)
         raise UsageError(f"two classes of the source have the same name: {twice[:5]}")
     return path, names_by_id, ids
+
+
+def _keypoint_names(options: ConvertOptions, source: Source) -> Dict[str, Sequence[str]]:
+    """Class name -> names of its keypoints, by the source, or else by `options.label_map`."""
+    names: Dict[str, Sequence[str]] = {}
+    if options.label_map:
+        label_map = read_label_map(options.label_map)
+        for name, class_id in label_map.ids.items():
+            labels = {at: label for label, at in label_map.keypoints.get(class_id, {}).items()}
+            names[name] = [labels.get(at, "") for at in range(max(labels, default=-1) + 1)]
+    return {**names, **source.keypoints}
 
 
 def _make_job(

@@ -33,7 +33,13 @@ MOST_DECIMALS = 9
 
 
 # Counts of a report.
-NO_NOTES = {"encoded_again": 0, "masks_left_out": 0, "box_parts_cut": 0, "boxes_in_no_tile": 0}
+NO_NOTES = {
+    "encoded_again": 0,
+    "masks_left_out": 0,
+    "keypoints_without_names": 0,
+    "box_parts_cut": 0,
+    "boxes_in_no_tile": 0,
+}
 
 
 class Converted(NamedTuple):
@@ -78,6 +84,7 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     notes = {
         "encoded_again": int(checked.is_encoded_again or len(parts) > 1),
         "masks_left_out": 0 if options.masks else sum(has_outline(s.annotated) for s in objects),
+        "keypoints_without_names": sum(not _has_names(s, options.keypoints) for s in objects),
         "box_parts_cut": num_cut,
         "boxes_in_no_tile": num_lost,
     }
@@ -176,6 +183,13 @@ def _names(
         for each in objects
     ]
     return [name for row in rows for name in row] if {*map(len, rows)} == {count} else None
+
+
+def _has_names(sound: SoundObject, names: Mapping[str, Sequence[str]]) -> bool:
+    """True if each keypoint of the object has a name, or if none is visible or hidden."""
+    points = sound.annotated.keypoints or ()
+    count = len(names.get(sound.annotated.class_name, ()))
+    return not any(points[2::3]) or 3 * count == len(points)
 
 
 def _keypoints(

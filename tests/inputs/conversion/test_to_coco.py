@@ -10,6 +10,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.files import run_lengths
+from estimator_det.programs import conversion_report
 from inputs.conversion import to_coco
 from inputs.conversion.examples import OBJECT_FIELDS
 from inputs.conversion.images import ImageOptions
@@ -138,6 +139,16 @@ def test_the_round_trip_loses_nothing(tmp_path):
         name = image["file_name"]
         written = (tmp_path / "written" / name).read_bytes()
         assert written == (tmp_path / "images" / name).read_bytes()
+
+
+def test_keypoints_that_no_category_names_are_counted(tmp_path):
+    given = document()
+    del given["categories"][0]["keypoints"]
+    conversion = samples.convert(write(tmp_path, given), tmp_path / "out")
+    assert conversion.tally["keypoints_without_names"] == 1  # the other object has no place
+    assert not read_label_map(conversion.label_map).keypoints
+    (line,) = (x for x in conversion_report.summary_lines(conversion) if "with keypoints" in x)
+    assert line.startswith("1 object with keypoints that") and "--label_map" in line
 
 
 def test_records_of_other_programs(tmp_path):

@@ -309,9 +309,17 @@ def test_yolo_keypoints(shape, points, expected, root):
     for name in "ab":
         (root / "labels" / f"{name}.txt").write_text(f"0 0.5 0.45 0.5 0.5 {points}\n")
     (root / "data.yaml").write_text(f"names: [cat, dog]\nkpt_shape: {shape}\n")
-    samples.convert(sample, root / "out")
+    conversion = samples.convert(sample, root / "out")
     found = samples.records(root / "out")["a"]
     assert found["image/object/keypoint/visibility"] == expected
+    assert conversion.tally["keypoints_without_names"] == 2
+    label_map = root / "label_map.pbtxt"
+    points = 'keypoints { id: 1 label: "tail" } keypoints { id: 0 label: "nose" }'
+    label_map.write_text(f'item {{ id: 1 name: "cat" {points} }} item {{ id: 2 name: "dog" }}')
+    named = samples.convert(sample, root / "named", label_map=str(label_map))
+    assert named.tally["keypoints_without_names"] == 0
+    texts = samples.records(root / "named")["a"]["image/object/keypoint/text"]
+    assert texts == [b"nose", b"tail"]
     assert (found["image/object/keypoint/x"][0], found["image/object/keypoint/y"][0]) == (0.5, 0.25)
     if not expected[1]:
         assert math.isnan(found["image/object/keypoint/x"][1])
