@@ -46,7 +46,7 @@ def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """The precisions that train as well as float32 on this machine, first float32.
 
     Without mixed_bfloat16: its first steps have the losses of float32, but trained detectors were
-    worse than with float32, so that no measurement of few steps can tell whether it is safe.
+    worse than with float32: a measurement of few steps cannot show if it is safe.
     """
     is_quantized = config.graph_rewriter.HasField("quantization")
     if is_quantized or tf.config.list_physical_devices("GPU"):
