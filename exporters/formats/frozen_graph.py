@@ -20,6 +20,7 @@ from exporters.network import RestoredNetwork
 from exporters.reading import anchors, graphs
 from exporters.reading.published import Published, as_float32, damaged, other_format
 from model_fn.serving import saved_model as served
+from model_fn.serving.folding import fold_batch_norms
 
 FROZEN_GRAPH_FILE = "frozen_inference_graph.pb"
 # Field 1 (tag 0x0a) with its length, in it field 1 with its length, and the start of a name.
@@ -62,7 +63,7 @@ class GraphDetector(LoadedModel):
     """A `GraphDef` with constants for weights.
 
     Its input is its one placeholder, its outputs are the operations with the names of a served
-    model's outputs.
+    model's outputs. It runs with batch norm folded into convolutions.
     """
 
     def __init__(self, path: str, graph_def: Any) -> None:
@@ -76,14 +77,20 @@ class GraphDetector(LoadedModel):
                     f"{path} cannot be loaded: {reason}. The file is damaged, or needs operations "
                     "that TensorFlow does not have; export the checkpoint again"
                 ) from error
-        self._session = tf1.Session(graph=graph)
-        self._placeholder = self._find_input(graph)
-        self._outputs = {
-            node.name: graph.get_tensor_by_name(f"{node.name}:0")
+        image = self._find_input(graph).op.name
+        outputs = [
+            node.name
             for node in graph.get_operations()
             if node.outputs and "/" not in node.name and node.name.startswith(OUTPUT_PREFIXES)
-        }
-        self.refuse_unless(True, [self._placeholder.op.name], self._outputs)
+        ]
+        self.refuse_unless(True, [image], outputs)
+        # Unlike the file, the imported graph has the attributes that equal their defaults.
+        folded = fold_batch_norms(graph.as_graph_def(), [image, *outputs])
+        with tf.Graph().as_default() as graph:
+            tf.import_graph_def(folded, name="")
+        self._session = tf1.Session(graph=graph)
+        self._placeholder = graph.get_tensor_by_name(f"{image}:0")
+        self._outputs = {name: graph.get_tensor_by_name(f"{name}:0") for name in outputs}
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
         feed = {self._placeholder: image_feed(self._placeholder, images)}

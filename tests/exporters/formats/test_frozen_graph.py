@@ -4,7 +4,7 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import RunError
-from exporters.formats.frozen_graph import FrozenGraph, GraphDetector
+from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, FrozenGraph, GraphDetector
 
 
 def _graph(*outputs: str, shape: Any = (None, None, None, 3), dtype: Any = tf.uint8) -> Any:
@@ -42,3 +42,11 @@ def test_graphs_with_variables_or_unknown_operations(tmp_path):
     unknown.node.add(name="x", op="NoSuchOperation")
     with pytest.raises(RunError, match="NoSuchOperation"):
         GraphDetector("graph.pb", unknown)
+
+
+def test_a_frozen_graph_runs_with_folded_batch_norm(exported, monkeypatch):
+    graphs, session = [], tf1.Session
+    monkeypatch.setattr(tf1, "Session", lambda graph: graphs.append(graph) or session(graph=graph))
+    FrozenGraph().load(str(exported / FROZEN_GRAPH_FILE))
+    (graph,) = graphs
+    assert "FusedBatchNormV3" not in {node.type for node in graph.get_operations()}
