@@ -1,0 +1,1 @@
+"""Times and memory beside the Object Detection API, on the same records, in turns."""
