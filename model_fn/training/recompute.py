@@ -5,8 +5,8 @@ convolution's own, and cost little to compute. With `train_config.recompute`, a 
 pointwise and full convolutions return, and computes again what follows from it by batch norm, ReLU
 and depthwise convolutions, when the backward pass first reads it (Chen et al., 2016, "Training deep
 nets with sublinear memory cost"). Frozen batch norm is folded into its convolution; then two
-convolutions of three in a row are computed again, such as those inside of a residual unit. The
-kernels and their inputs are the same, and so are gradients.
+convolutions of three in a row are computed again, such as those inside of a residual unit, unless
+they have many input channels. The kernels and their inputs are the same, and so are gradients.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ from inputs.machine import available_memory
 _LOG = logging.getLogger(__name__)
 
 # Operations that are computed again; a chain of them begins at one of the second tuple.
-_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6", "Pad", "CropAndResize")
-_FIRST = ("FusedBatchNormV3", "Pad", "CropAndResize")
+_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6", "Pad")
+_FIRST = ("FusedBatchNormV3", "Pad")
 # Operations whose gradients read activations.
 _READERS = ("Conv2D", "MaxPool", "FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6")
 # Convolutions with folded batch norm in a row that are computed again.
 _MAX_CONVOLUTIONS = 2
+# The most multiplications for each of their outputs. Late layers have many for few outputs.
+_MAX_PRODUCTS = 1200
 
 _Tensors = Dict[str, tf.Tensor]
 # By name, the activations that the gradients being built have computed again; None if they do not.
@@ -72,6 +74,8 @@ def _num_convolutions(tensor: tf.Tensor) -> int:
     convolution = op.inputs[0].op if op.type == "BiasAdd" else None
     if convolution is None or convolution.type != "Conv2D" or not _is_scaled(convolution):
         return 0
+    if convolution.inputs[1].shape[:3].num_elements() > _MAX_PRODUCTS:
+        return 0
     number = 1 + _num_convolutions(convolution.inputs[0])
     return number if number <= _MAX_CONVOLUTIONS else 0
 
@@ -82,9 +86,12 @@ def _is_scaled(convolution: tf.Operation) -> bool:
 
 
 def _scaled_kernel(convolution: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-    """The kernel, multiplied again if it is scaled: such kernels of a ResNet-50 take 90 MB."""
+    """The kernel, multiplied again if it is scaled, with any setting of `recompute`.
+
+    Such kernels of a ResNet-50 take 90 MB, and multiplying costs no time that can be measured.
+    """
     kernel = convolution.inputs[1]
-    if _COPIES.get() is None or not _is_scaled(convolution):
+    if not _is_scaled(convolution):
         return kernel
     return _repeated(kernel.op, list(kernel.op.inputs), gradient)
 

@@ -98,6 +98,14 @@ def test_auto_decides_by_memory(monkeypatch, memory, has_gpu, doubles):
     assert counts["Relu"] == (6 if doubles else 3)
 
 
+def test_convolutions_with_many_inputs_are_kept(monkeypatch):
+    original, off, on = (_gradients(each, "folded", False)[1] for each in (None, OFF, ON))
+    monkeypatch.setattr(recompute, "_MAX_PRODUCTS", 35)  # two of four layers have 36
+    limited = _gradients(ON, "folded", False)[1]
+    assert off["Conv2D"] == original["Conv2D"] < limited["Conv2D"] < on["Conv2D"]
+    assert off["Mul"] == original["Mul"] + 4  # scaled kernels, with any setting
+
+
 def test_a_network_without_batch_norm_is_reported(caplog):
     with tf.Graph().as_default(), contextlib.ExitStack() as stack:
         stack.enter_context(caplog.at_level(logging.WARNING))
