@@ -27,11 +27,11 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # What would take minutes or needs a good detector, and its replacement here.
 TUTORIAL = {
     "range(1500)": "range(24)",
-    "--hours 0.1": "--num_train_steps 2",
+    "--hours 0.1": "--num_train_steps 1",
     "--threshold auto": "--threshold 0",
 }
 TF2_ZOO = {
-    "--hours 0.5": "--num_train_steps 2",
+    "--hours 0.5": "--num_train_steps 1",
     "--num_train_steps 4000": "--num_train_steps 2",
     "delay: 2000": "delay: 1",
     "--threshold 0.4": "--threshold 0",

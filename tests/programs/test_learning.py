@@ -16,7 +16,7 @@ from model_fn.runs import runner
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 
 pytestmark = [pytest.mark.slow, pytest.mark.optimized, pytest.mark.timeout(900)]
-STEPS = 450
+STEPS = 300
 INITIALIZER = "convolutional_box_predictor.conv_hyperparams.initializer.random_normal_initializer"
 SETTINGS = (
     "train_config.batch_size=8",
@@ -25,9 +25,9 @@ SETTINGS = (
     # Heads start at zero: the network below them cannot learn to feed heads that do not learn.
     f"model.ssd.box_predictor.{INITIALIZER}.stddev=0",
 )
-# Three seeds reach 0.65 to 0.69, the best of the faults 0.30. At one overlap of 0.5 half the box
-# coder's scales would reach 0.88.
-BOUND = 0.5
+# Three seeds reach 0.49 to 0.56, the best of the faults 0.22. At one overlap of 0.5 half the box
+# coder's scales reached 0.88 after 450 steps.
+BOUND = 0.35
 
 
 def _learn(
