@@ -182,7 +182,7 @@ test-matrix: $(STAMP)
 	$(BIN)/python -m nox
 
 demo: $(STAMP)
-	$(BIN)/estimator-det demo --output_dir demo_output --num_train_steps 600
+	$(BIN)/estimator-det demo --output_dir demo_output --num_train_steps 800
 
 # The variable hides an advertisement of the theme. `strict` turns warnings into errors.
 docs: $(STAMP)
