@@ -90,6 +90,7 @@ class Registry(Generic[Maker]):
         """Problems of a `Custom` message: its name, and its parameters."""
         if config.name not in self._customs:
             what, remedy = self._customs.refusal(config.name)
+            what += f" as a custom {self.kind}"
             if config.name in self:
                 what = f"{config.name!r} is the name of a field, not of a plug-in"
                 remedy = f"set the field, or register a function by @….custom({config.name!r})"

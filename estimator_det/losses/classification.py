@@ -26,7 +26,9 @@ def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
 
 
 def require_shape(name: str, losses: tf.Tensor, *allowed: tf.TensorShape) -> tf.Tensor:
-    """The losses of a plug-in, or UsageError if their static shape fits none of those allowed."""
+    """The losses of a plug-in, or UsageError if their static shape is none of `allowed`."""
+    if not tf.is_tensor(losses):
+        raise UsageError(f"custom loss {name!r} returns {type(losses).__name__}, not a tensor")
     if not any(shape.is_compatible_with(losses.shape) for shape in allowed):
         expected = " or ".join(str(shape.as_list()) for shape in allowed)
         raise UsageError(
