@@ -141,7 +141,7 @@ def test_the_concepts_of_a_run_are_listed():
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
 def test_every_model_of_init_is_on_its_page(model):
     page = (ROOT / "docs" / "zoo.md").read_text()
-    (row,) = re.findall(rf"^\| `{model.name}` \|.*$", page, re.MULTILINE)
+    row, _times = re.findall(rf"^\| `{model.name}` \|.*$", page, re.MULTILINE)
     cells = [cell.strip() for cell in row.split("|")]
     published = find_model(model.zoo)
     assert cells[2].replace(" × ", "x") == model.input_size
