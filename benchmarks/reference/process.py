@@ -88,6 +88,7 @@ def _prepare() -> None:
     tf.disable_v2_behavior()
     for kind in (int, float, bool, object):
         setattr(numpy, kind.__name__, kind)
+    # Pillow 10 removed it.
     ImageFont.FreeTypeFont.getsize = lambda font, text: font.getbbox(text)[2:]  # type: ignore[attr-defined]
     from tensorflow.python.framework import ops
     from tensorflow.python.ops import control_flow_ops
