@@ -48,11 +48,7 @@ def test_areas_and_overlaps_by_hand():
 def test_pairs_broadcast_over_the_batch():
     anchors = BOXES[:3]
     batch = tf.stack([BOXES, BOXES[::-1]])
-    for function in (
-        geometry.pairwise_iou,
-        geometry.pairwise_ioa,
-        geometry.pairwise_neg_sq_dist,
-    ):
+    for function in (geometry.pairwise_iou, geometry.pairwise_ioa, geometry.pairwise_neg_sq_dist):
         together = function(batch, anchors)
         assert together.shape == [2, 5, 3]
         for image in range(2):

@@ -55,11 +55,7 @@ def test_a_box_has_the_radius_of_the_published_code():
 def test_heatmaps_are_the_maximum_of_gaussians_of_a_channel():
     points = tf.constant([[[1.9, 1.0], [1.0, 2.0], [0.0, 0.0]]])
     maps = heatmaps.draw_gaussians(
-        points,
-        tf.ones([1, 3]),
-        tf.constant([[1.0, 1.0, 0.0]]),
-        tf.constant([[0, 0, 1]]),
-        (3, 4, 2),
+        points, tf.ones([1, 3]), tf.constant([[1.0, 1.0, 0.0]]), tf.constant([[0, 0, 1]]), (3, 4, 2)
     ).numpy()[0]
     near, diagonal = np.exp(-0.5), np.exp(-1.0)
     assert maps[1, 1, 0] == maps[1, 2, 0] == 1.0
@@ -112,11 +108,7 @@ def test_a_classifier_restores_the_layers_of_its_object(kind):
     [
         ("densepose_estimation_task={}", "densepose_estimation_task", "is not supported yet"),
         ("mask_estimation_task={}", "mask_estimation_task", "center_net finds no masks"),
-        (
-            "post_processing={}",
-            "post_processing.batch_non_max_suppression",
-            "is missing",
-        ),
+        ("post_processing={}", "post_processing.batch_non_max_suppression", "is missing"),
         ("post_processing.logit_scale=2.0", "post_processing.logit_scale", "has no effect"),
         ("feature_extractor.channel_means=[1.0]", "feature_extractor.channel_means", "has 1 value"),
         (

@@ -6,15 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 
 import pytest
 
-from tests.extractors.build import (
-    EMBEDDED,
-    MNASFPN,
-    NORM,
-    OVERRIDE,
-    PENALIZED,
-    SMALL,
-    build,
-)
+from tests.extractors.build import EMBEDDED, MNASFPN, NORM, OVERRIDE, PENALIZED, SMALL, build
 
 
 class Row(NamedTuple):

@@ -170,10 +170,7 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
         return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
 
 
-@pytest.mark.parametrize(
-    ("position", "channels"),
-    [("POST_BOX_CLASSIFIER", 12), ("POST_RPN", 8)],
-)
+@pytest.mark.parametrize(("position", "channels"), [("POST_BOX_CLASSIFIER", 12), ("POST_RPN", 8)])
 def test_variables(position, channels):
     """Names of the published model; masks of detections share them with regions."""
     trained = names_and_shapes(f"attention_position: {position}", is_training=True)

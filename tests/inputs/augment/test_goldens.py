@@ -14,14 +14,7 @@ import numpy as np
 import pytest
 
 from inputs.augment import AUGMENTATIONS
-from tests.inputs.augment.goldens import (
-    FIELDS,
-    WHOLE,
-    Goldens,
-    load,
-    run_case,
-    sample_of_case,
-)
+from tests.inputs.augment.goldens import FIELDS, WHOLE, Goldens, load, run_case, sample_of_case
 
 # Steps of our own, which have no golden results.
 OWN = {"copy_paste", "mixup", "mosaic", "rand_augment"}

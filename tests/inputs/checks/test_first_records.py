@@ -79,10 +79,7 @@ def test_a_model_with_masks_is_not_trained_without(tmp_path):
     train_input_reader {{ load_instance_masks: true max_number_of_boxes: 3
       tf_record_input_reader {{ input_path: "{_path(tmp_path, BOXES)}" }} }}
     """
-    with pytest.raises(
-        UsageError,
-        match=r"of 2 boxes in a sample from .*, none has a mask",
-    ):
+    with pytest.raises(UsageError, match=r"of 2 boxes in a sample from .*, none has a mask"):
         inputs.create_train_input_fn(parse_pipeline(text), lambda images: (images, images))({})
 
 

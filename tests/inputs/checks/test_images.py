@@ -16,9 +16,7 @@ def photo(width: int = 96, **options: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"subsampling": 0}, {"quality": 20}, {"width": 200}],
-    ids=str,
+    "options", [{}, {"subsampling": 0}, {"quality": 20}, {"width": 200}], ids=str
 )
 def test_missing_data_are_found_at_any_place(options):
     whole = photo(**options)

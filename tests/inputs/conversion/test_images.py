@@ -93,10 +93,7 @@ def test_all_images_are_encoded_again_if_asked():
     assert sizes[0] < sizes[1] / 2
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"quality": 0}, {"max_megapixels": 0}],
-)
+@pytest.mark.parametrize("options", [{"quality": 0}, {"max_megapixels": 0}])
 def test_wrong_options(options):
     with pytest.raises(UsageError, match=next(iter(options))):
         ImageOptions(**options)

@@ -22,9 +22,7 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
 
 
 @pytest.mark.parametrize(
-    ("num_files", "by"),
-    [(7, "files"), (1, "records")],
-    ids=["files", "records"],
+    ("num_files", "by"), [(7, "files"), (1, "records")], ids=["files", "records"]
 )
 @pytest.mark.parametrize(
     ("num_records", "num_workers"), [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)]

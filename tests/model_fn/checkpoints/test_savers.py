@@ -12,12 +12,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.variables import variables_to_restore
 from estimator_det.nets import layers
-from estimator_det.nets.quantization import (
-    STEP_VARIABLE,
-    Quantization,
-    Quantizer,
-    quantized_by,
-)
+from estimator_det.nets.quantization import STEP_VARIABLE, Quantization, Quantizer, quantized_by
 from estimator_det.protos import train_pb2
 from model_fn.checkpoints import savers
 from model_fn.checkpoints.variables import inference_variables

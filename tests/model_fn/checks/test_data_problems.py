@@ -5,14 +5,7 @@ import numpy as np
 from inputs.checks.statistics import Columns, ImageRow, columns_of
 from inputs.label_map import parse_label_map
 from model_fn.checks import data_problems
-from model_fn.checks.anchor_coverage import (
-    BETWEEN,
-    ELONGATED,
-    LARGE,
-    SMALL,
-    Coverage,
-    MapAnchors,
-)
+from model_fn.checks.anchor_coverage import BETWEEN, ELONGATED, LARGE, SMALL, Coverage, MapAnchors
 
 MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" } item { id: 4 name: "owl" }'
 

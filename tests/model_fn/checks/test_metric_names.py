@@ -45,10 +45,7 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
     for wrong, nearest in (
         ("DetectionBoxes_Precision/mAp", MAP),
         ("Loss/total_los", "Loss/total_loss"),
-        (
-            f"{PER_CLASS}/dogs",
-            f"{PER_CLASS}/dog",
-        ),
+        (f"{PER_CLASS}/dogs", f"{PER_CLASS}/dog"),
     ):
         with pytest.raises(UsageError) as error:
             check_best_metric(config, wrong)

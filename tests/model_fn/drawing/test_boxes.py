@@ -7,12 +7,7 @@ import pytest
 
 from estimator_det.files.mask_regions import MaskRegion
 from model_fn.drawing import boxes as drawing_boxes
-from model_fn.drawing.boxes import (
-    _PALETTE,
-    DrawOptions,
-    draw_boxes,
-    place_labels,
-)
+from model_fn.drawing.boxes import _PALETTE, DrawOptions, draw_boxes, place_labels
 
 BLACK = np.zeros((40, 60, 3), np.uint8)
 

@@ -156,11 +156,7 @@ def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all():
 @pytest.mark.parametrize(
     ("kind", "text", "message"),
     [
-        (
-            "sigmoid",
-            "",
-            "'sigmoid' is not known.* did you mean 'sigmoid_calibration'",
-        ),
+        ("sigmoid", "", "'sigmoid' is not known.* did you mean 'sigmoid_calibration'"),
         (
             "sigmoid_calibration",
             "calibration_config { sigmoid_calibration {} }",

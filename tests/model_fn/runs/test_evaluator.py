@@ -12,12 +12,7 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.detectors.base import build_preprocessor
-from estimator_det.errors import (
-    CheckpointGoneError,
-    ConfigError,
-    DamagedCheckpointsError,
-    RunError,
-)
+from estimator_det.errors import CheckpointGoneError, ConfigError, DamagedCheckpointsError, RunError
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault

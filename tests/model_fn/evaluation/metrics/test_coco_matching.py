@@ -7,12 +7,7 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from model_fn.evaluation.metrics.coco_matching import (
-    AREAS,
-    CocoMatches,
-    ImageObjects,
-    mean_known,
-)
+from model_fn.evaluation.metrics.coco_matching import AREAS, CocoMatches, ImageObjects, mean_known
 from model_fn.evaluation.metrics.overlaps import box_area, box_ioa, box_iou
 
 

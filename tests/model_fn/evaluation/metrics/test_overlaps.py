@@ -3,12 +3,7 @@ import pytest
 from pycocotools import mask as coco_mask
 
 from model_fn.evaluation.metrics.base import EvaluatedBatch
-from model_fn.evaluation.metrics.overlaps import (
-    box_area,
-    box_ioa,
-    box_iou,
-    mask_objects,
-)
+from model_fn.evaluation.metrics.overlaps import box_area, box_ioa, box_iou, mask_objects
 from model_fn.evaluation.metrics.run_lengths import ImageSizes, encode_masks
 from tests.model_fn.evaluation.metrics import hand
 

@@ -174,10 +174,7 @@ def test_keypoints_of_all_classes_that_no_parameterized_metric_names():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            'class_label: "cats"',
-            r"class_label: 'cats' is no class of .*: name one of \['cat",
-        ),
+        ('class_label: "cats"', r"class_label: 'cats' is no class of .*: name one of \['cat"),
         ('class_label: "owl"', "class_label: class 'owl' has no keypoints"),
         (
             'class_label: "cat" keypoint_label_to_sigmas { key: "nos" value: 1 }',

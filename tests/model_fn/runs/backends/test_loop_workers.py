@@ -61,10 +61,7 @@ def test_a_lost_worker_is_named(members):
 def test_other_errors_stay_what_they_are(members, monkeypatch):
     monkeypatch.setattr(workers, "is_listening", lambda address: True)
     monkeypatch.setattr(task_watch, "is_listening", lambda address: True)
-    with (
-        pytest.raises(tf.errors.InternalError),
-        explain_lost_workers(members("chief", 0), 60),
-    ):
+    with pytest.raises(tf.errors.InternalError), explain_lost_workers(members("chief", 0), 60):
         raise tf.errors.InternalError(None, None, "a bug")
     for message, name in (
         ("Error reported from /job:worker/task:1: heartbeat timeout", "worker 1"),
@@ -89,10 +86,7 @@ def test_an_error_of_a_hook_is_no_lost_machine(members, monkeypatch, tmp_path):
         training = _LoopTraining(context, *nothing, steps_per_call=1, agrees=False)
         training.run([Saving()], 0)
     raises = pytest.raises(tf.errors.UnavailableError, match="503 of the storage")
-    with (
-        raises,
-        explain_lost_workers(members("chief", 0), 60),
-    ):  # as of a record that a step reads
+    with raises, explain_lost_workers(members("chief", 0), 60):  # as of a record that a step reads
         message = "{{node Next}} HTTP 503 of the storage"
         raise tf.errors.UnavailableError(None, None, message)
     lost = pytest.raises(MissingTaskError, match=r"has lost a task.*Socket closed")

@@ -89,11 +89,7 @@ _CHANGES = {
 # Backends share the comparison: one refusal shows that a backend makes it.
 @pytest.mark.parametrize(
     ("backend", "name"),
-    [
-        ("estimator", "optimizer"),
-        ("loop", "moving averages"),
-        ("tpu_estimator", "num_classes"),
-    ],
+    [("estimator", "optimizer"), ("loop", "moving averages"), ("tpu_estimator", "num_classes")],
 )
 def test_it_is_refused_and_nothing_changes(tmp_path, backend, name):
     change, remedies = _CHANGES[name]
