@@ -243,15 +243,12 @@ def test_scales_beyond_the_layers_only_end_the_last_one():
     ("text", "message"),
     [
         ("ssd_anchor_generator { scales: [0.1, 0.2] }", r"scales: has 2 values for 6 layers"),
-        (
-            "ssd_anchor_generator { interpolated_scale_aspect_ratio: 0 }",
-            "aspect_ratios: is empty: a layer has no boxes",
-        ),
+        ("ssd_anchor_generator { interpolated_scale_aspect_ratio: 0 }", "aspect_ratios: is empty"),
         ("ssd_anchor_generator { height_stride: 8 }", "height_stride: has 1 value and width_"),
         ("multiscale_anchor_generator { min_level: 4 max_level: 3 }", "given: 4 and 3"),
         (
             "ssd_anchor_generator { height_offset: 8 width_offset: 8 }",
-            "height_offset: has 1 value and width_offset has 1, for 6 layers",
+            "1 value .* has 1, for 6 lay",
         ),
         ("grid_anchor_generator { aspect_ratios: 1 }", "is empty: there are no anchors"),
         ("multiscale_anchor_generator {}", "is empty: there are no anchors"),

@@ -13,6 +13,9 @@ from estimator_det.protos import post_processing_pb2
 from tests.faults import faults
 
 LOGITS = np.float32([[[-2.0, 0.5, 3.0], [0.0, -1.0, 1.0]]])
+TEMPERATURE = "calibration_config { temperature_scaling_calibration { scaler: %s } }"
+SIGMOIDS = "calibration_config { sigmoid_calibration { %s } }"
+POINTS = "calibration_config { function_approximation { x_y_pairs { %s } } }"
 
 
 def convert(text: str, logits: np.ndarray = LOGITS) -> np.ndarray:
@@ -40,35 +43,17 @@ def softmax(values: Any) -> np.ndarray:
         ("logit_scale: 2", LOGITS / 2),
         ("score_converter: SIGMOID logit_scale: 2", sigmoid(LOGITS / 2)),
         ("score_converter: SOFTMAX logit_scale: 0.5", softmax(LOGITS * 2)),
-        (
-            "score_converter: SOFTMAX "
-            "calibration_config { temperature_scaling_calibration { scaler: 4 } }",
-            softmax(LOGITS / 4),
-        ),
-        (
-            "score_converter: SIGMOID "
-            "calibration_config { temperature_scaling_calibration { scaler: 0.125 } }",
-            sigmoid(8 * LOGITS),
-        ),
-        (
-            "score_converter: SIGMOID calibration_config { sigmoid_calibration {} }",
-            sigmoid(sigmoid(LOGITS)),
-        ),
-        (
-            "calibration_config { sigmoid_calibration { sigmoid_parameters { a: 2 b: -1 } } }",
-            1.0 / (1.0 + np.exp(2 * LOGITS - 1)),
-        ),
+        (f"score_converter: SOFTMAX {TEMPERATURE % 4}", softmax(LOGITS / 4)),
+        (f"score_converter: SIGMOID {TEMPERATURE % 0.125}", sigmoid(8 * LOGITS)),
+        (f"score_converter: SIGMOID {SIGMOIDS % ''}", sigmoid(sigmoid(LOGITS))),
+        (SIGMOIDS % "sigmoid_parameters { a: 2 b: -1 }", 1.0 / (1.0 + np.exp(2 * LOGITS - 1))),
         (  # parameters of the middle class alone
             """calibration_config { class_id_sigmoid_calibrations {
             class_id_sigmoid_parameters_map { key: 1 value { a: -3 b: 1 } } } }""",
             np.where([False, True, False], sigmoid(3 * LOGITS - 1), LOGITS),
         ),
         ("calibration_config { class_id_function_approximations {} }", LOGITS),
-        (  # a single point is a constant
-            "calibration_config { function_approximation { "
-            "x_y_pairs { x_y_pair { x: 1 y: 3 } } } }",
-            np.full_like(LOGITS, 3.0),
-        ),
+        (POINTS % "x_y_pair { x: 1 y: 3 }", np.full_like(LOGITS, 3.0)),  # a constant
     ],
 )
 def test_conversion(text, wanted):
@@ -107,11 +92,7 @@ def test_function_approximations(functions, scores, wanted):
         ("calibration_config {}", "calibration_config: is empty"),
         ("calibration_config { temperature_scaling_calibration {} }", "above 0; given: 0"),
         ("calibration_config { function_approximation {} }", "at least one x_y_pair"),
-        (
-            """calibration_config { function_approximation { x_y_pairs {
-            x_y_pair { x: 1 y: 1 } x_y_pair { x: 1 y: 2 } } } }""",
-            "is 1 after 1: x must increase",
-        ),
+        (POINTS % "x_y_pair { x: 1 y: 1 } x_y_pair { x: 1 y: 2 }", "is 1 after 1: x must increase"),
     ],
 )
 def test_errors(text, message):

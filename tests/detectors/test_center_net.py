@@ -28,6 +28,7 @@ MODEL = """model { center_net {
   object_center_params { classification_loss {
     penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 } } } } }
   train_config { fine_tune_checkpoint: "a" fine_tune_checkpoint_type: "classification" }"""
+LOSS, HEAD = "object_detection_task.localization_loss", "object_center_params.center_head_params"
 
 
 def small_config(*overrides: str) -> pipeline_pb2.TrainEvalPipelineConfig:
@@ -36,7 +37,7 @@ def small_config(*overrides: str) -> pipeline_pb2.TrainEvalPipelineConfig:
     return pipeline.apply_overrides(config, [f"model.center_net.{line}" for line in overrides])
 
 
-NAMES = ("own_centernet_mobilenet_v2_fpn_512x512_kpts",)
+NAME = "own_centernet_mobilenet_v2_fpn_512x512_kpts"
 SLOW_NAMES = (
     "own_centernet_mobilenet_v2_512x512",
     "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
@@ -74,7 +75,7 @@ def test_peaks_come_by_falling_value_and_then_by_place():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [*NAMES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_NAMES)]
+    "name", [NAME, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_NAMES)]
 )
 def test_a_network_has_the_numbers_of_the_reference(name):
     case = goldens.read(MODELS / "tf2", name)
@@ -85,20 +86,22 @@ def test_a_network_has_the_numbers_of_the_reference(name):
     assert {column: str(cells[column]) for column in compared if not cells[column].ok} == {}
 
 
-@pytest.mark.parametrize("kind", ["mobilenet_v2", "mobilenet_v2_fpn_sep_conv"])
-def test_a_classifier_restores_the_layers_of_its_object(kind):
-    """The separable type is the network of a record whose field says so."""
-    names = {
-        "mobilenet_v2": "own_centernet_mobilenet_v2_512x512",
-        "mobilenet_v2_fpn_sep_conv": "own_centernet_mobilenet_v2_fpn_512x512_kpts",
-    }
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("mobilenet_v2", "own_centernet_mobilenet_v2_512x512"),
+        # The network of a record whose field says that it is separable.
+        pytest.param("mobilenet_v2_fpn_sep_conv", NAME, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_classifier_restores_the_layers_of_its_object(kind, name):
     config = small_config(f"feature_extractor.type={kind}")
     with tf.Graph().as_default():
         detector = make_detector(config.model, is_training=False)
         detector.predict(tf.zeros([1, 64, 64, 3]))
         variables = [each.op.name for each in tf1.global_variables()]
         paths = detector.object_paths(variables, "classification")
-    record = json.loads((MODELS / f"tf2/restore/{names[kind]}.json").read_text())
+    record = json.loads((MODELS / f"tf2/restore/{name}.json").read_text())
     assert len(paths) == record["classification"]["num"]
     assert all(path.startswith("feature_extractor/layer_with_weights-") for path in paths.values())
 
@@ -111,16 +114,8 @@ def test_a_classifier_restores_the_layers_of_its_object(kind):
         ("post_processing={}", "post_processing.batch_non_max_suppression", "is missing"),
         ("post_processing.logit_scale=2.0", "post_processing.logit_scale", "has no effect"),
         ("feature_extractor.channel_means=[1.0]", "feature_extractor.channel_means", "has 1 value"),
-        (
-            "object_detection_task.localization_loss.weighted_giou={}",
-            "object_detection_task.localization_loss",
-            "must compare sizes",
-        ),
-        (
-            "object_center_params.center_head_params.num_filters=[8]",
-            "object_center_params.center_head_params.kernel_sizes",
-            "has 0 entries, and num_filters 1",
-        ),
+        (f"{LOSS}.weighted_giou={{}}", LOSS, "must compare sizes"),
+        (f"{HEAD}.num_filters=[8]", f"{HEAD}.kernel_sizes", "has 0 entries, and num_filters 1"),
         ("object_detection_task=null", "object_detection_task", "is missing"),
     ],
 )

@@ -18,6 +18,7 @@ from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from tests.detectors.keypoint_configs import LABEL_MAP, SIDE, small_config
 
+pytestmark = pytest.mark.usefixtures("small_network")
 MAP = SIDE // 4
 REFINEMENT = Refinement(4, 0.1, 3, 0.05, 1.2, 0.3, "min_distance", 1.0)
 
@@ -208,14 +209,14 @@ def test_keypoints_that_are_moved_into_the_image_have_no_score():
     np.testing.assert_allclose(clipped["detection_scores"][0, 0], 0.9 * 0.8, rtol=1e-5)
 
 
+TASK = "keypoint_estimation_task[0]"
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ("keypoint_estimation_task[0].predict_depth=true", "keypoint_estimation_task[0]"),
-        (
-            "keypoint_estimation_task[0].candidate_ranking_mode=nearest",
-            "keypoint_estimation_task[0].candidate_ranking_mode",
-        ),
+        (f"{TASK}.predict_depth=true", TASK),
+        (f"{TASK}.candidate_ranking_mode=nearest", f"{TASK}.candidate_ranking_mode"),
         ("keypoint_label_map_path=", "keypoint_label_map_path"),
     ],
 )

@@ -21,7 +21,6 @@ class Row(NamedTuple):
     has: Dict[str, Any] = {}  # noqa: RUF012
     lacks: Tuple[str, ...] = ()  # parts that no variable's name has
     variables: int = 0  # number of variables; 0 for any number
-    penalties: Any = None  # number of regularization losses; None for any number
     fixtures: Tuple[str, ...] = ()  # names of fixtures that make networks small
 
 
@@ -205,7 +204,6 @@ def test_row(row, request):
         assert shape is None or found == shape, name
     assert not [n for n in built.variables if any(part in n for part in row.lacks)]
     assert row.variables in (0, len(built.variables))
-    assert row.penalties in (None, built.penalties)
 
 
 @pytest.mark.slow

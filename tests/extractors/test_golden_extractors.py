@@ -48,7 +48,7 @@ ALIKE = {
     "ssd_mobiledet_cpu",
     "ssd_mobiledet_edgetpu",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-    "ssd_mobilenet_v2_coco",  # its network is that of MnasFPN
+    "ssd_mobilenet_v2_mnasfpn",  # its network is that of ssd_mobilenet_v2_coco
     "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssdlite_mobilenet_edgetpu_320x320_coco",
     "ssdlite_mobilenet_v2_coco",

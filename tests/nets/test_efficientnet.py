@@ -14,10 +14,10 @@ from estimator_det.nets.necks import bifpn
     ("name", "parameters"),
     [
         ("b0", 5288548),
-        ("b1", 7794184),
         *(
             pytest.param(name, parameters, marks=pytest.mark.exhaustive)
             for name, parameters in (
+                ("b1", 7794184),
                 ("b2", 9109994),
                 ("b3", 12233232),
                 ("b4", 19341616),
@@ -36,8 +36,10 @@ def test_classifiers_have_their_published_sizes(name, parameters):
     assert sizes == [32, 16, 8, 4, 2]
 
 
-def test_examples_skip_blocks_only_in_training():
-    for is_training, rate, expected in ((True, 0.2, 9), (True, 0.0, 0), (False, 0.2, 0)):
+def test_examples_skip_blocks_only_in_training(monkeypatch):
+    monkeypatch.setattr(efficientnet, "STACKS", efficientnet.STACKS[:3])
+    monkeypatch.setattr(efficientnet, "END_POINTS", efficientnet.END_POINTS[:3])
+    for is_training, rate, expected in ((True, 0.2, 2), (True, 0.0, 0), (False, 0.2, 0)):
         with tf.Graph().as_default() as graph, efficientnet.arg_scope():
             efficientnet.efficientnet(
                 tf.zeros([2, 64, 64, 3]),

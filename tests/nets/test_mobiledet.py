@@ -3,6 +3,7 @@ import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import mobiledet
+from estimator_det.nets.mobiledet import MobileDetLayer as Layer
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
@@ -17,16 +18,10 @@ def test_initializers():
 @pytest.mark.parametrize(
     ("layer", "widths"),
     [
-        (
-            mobiledet.MobileDetLayer("IBN", 16, 5, expansion=3),
-            [[1, 1, 16, 48], [5, 5, 48, 1], [1, 1, 48, 16]],
-        ),
-        (mobiledet.MobileDetLayer("FusedConv", 16, expansion=4), [[3, 3, 16, 64], [1, 1, 64, 16]]),
-        (
-            mobiledet.MobileDetLayer("TuckerConv", 16, ranks=(0.5, 1.5)),
-            [[1, 1, 16, 8], [3, 3, 8, 24], [1, 1, 24, 16]],
-        ),
-        (mobiledet.MobileDetLayer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
+        (Layer("IBN", 16, 5, expansion=3), [[1, 1, 16, 48], [5, 5, 48, 1], [1, 1, 48, 16]]),
+        (Layer("FusedConv", 16, expansion=4), [[3, 3, 16, 64], [1, 1, 64, 16]]),
+        (Layer("TuckerConv", 16, ranks=(0.5, 1.5)), [[1, 1, 16, 8], [3, 3, 8, 24], [1, 1, 24, 16]]),
+        (Layer("IBNNoExpansion", 16), [[3, 3, 16, 1], [1, 1, 16, 16]]),
     ],
 )
 def test_a_layer_adds_its_input(layer, widths):

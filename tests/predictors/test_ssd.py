@@ -239,15 +239,15 @@ def test_batch_norm_of_a_head_may_be_frozen_while_it_trains(text, learns):
         assert bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == learns
 
 
-def test_errors():
-    for text, message in (
-        (
-            "weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }",
-            "1 or more",
-        ),
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }", "1 or"),
         ("convolutional_box_predictor { box_encodings_clip_range { min: 1 max: 0 } }", "above max"),
-    ):
-        assert message in faults(box_predictor_pb2.BoxPredictor(), text)
+    ],
+)
+def test_errors(text, message):
+    assert message in faults(box_predictor_pb2.BoxPredictor(), text)
 
 
 def test_unknown_sizes():

@@ -47,21 +47,17 @@ def test_no_record_is_twice_in_a_batch():
 @pytest.mark.parametrize(
     ("texts", "settings", "message"),
     [
-        (
-            ["mixup {}"],
-            "load_context_features: true",
-            r"\[0\].mixup: mixes images, but with train_",
-        ),
+        (["mixup {}"], "load_context_features: true", r"\[0\].mixup: mixes images, but with "),
         ([FLIP, "copy_paste {}"], "", r"\[1\].copy_paste: needs train_input_reader.load_instance"),
         (
             ["mosaic {}", "convert_class_logits_to_softmax {}"],
             "",
-            r"\[0\].mosaic: has .*; move convert_class_logits_to_softmax before this step",
+            r"\[0\].mosaic: .*; move \w+ before",
         ),
         (
             ["scale_boxes_to_pixel_coordinates {}", "mixup {}"],
             "",
-            r"\[1\].mixup: has .*; move scale_boxes_to_pixel_coordinates after this step",
+            r"\[1\].mixup: .*; move \w+ after",
         ),
     ],
 )

@@ -60,7 +60,7 @@ BOUNDS = "min_aspect_ratio: 0.5 max_aspect_ratio: 2"
         (
             "random_vertical_flip { keypoint_flip_permutation: [0, 1, 2] }",
             "num_keypoints: 2",
-            "has 3 keypoints, but the samples have 2",
+            "has 3",
         ),
     ],
 )

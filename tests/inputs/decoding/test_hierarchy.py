@@ -77,11 +77,7 @@ def test_a_reader_expands_by_the_file(tmp_path):
         ([], r"each entry needs a LabelName, a text, .*given: \[\]"),
         ({"LabelName": "a", "Subcategory": {}}, "each entry needs a LabelName"),
         ({"LabelName": "a", "Subcategory": [{"Label": "b"}]}, "given: {'Label': 'b'}"),
-        (
-            {"LabelName": "a", "Subcategory": [{"LabelName": "b"}]},
-            "no LabelName is a name of <text>, '/m/animal', '/m/car', '/m/cat', …; the hierarchy "
-            "has 'b'",
-        ),
+        ({"LabelName": "a", "Subcategory": [{"LabelName": "b"}]}, "name of <text>, .* has 'b'"),
     ],
 )
 def test_files_that_are_no_hierarchy(tmp_path, content, message):

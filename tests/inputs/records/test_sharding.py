@@ -25,7 +25,7 @@ def _entering_model(config: Any, worker: Tuple[int, int], on_split: Any) -> List
     ("num_files", "by"), [(7, "files"), (1, "records")], ids=["files", "records"]
 )
 @pytest.mark.parametrize(
-    ("num_records", "num_workers"), [(300, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)]
+    ("num_records", "num_workers"), [(90, 2), pytest.param(1000, 3, marks=pytest.mark.exhaustive)]
 )
 def test_every_record_enters_the_model_once_an_epoch(
     tmp_path, num_records, num_workers, num_files, by

@@ -85,7 +85,7 @@ def test_records_and_files_move_as_far_forward_as_their_buffer(tmp_path, field):
     expected = shards(tmp_path, files=9 if of_files else 1, each=1 if of_files else 9)
     other = "shuffle_buffer_size" if of_files else "filenames_shuffle_buffer_size"
     options = config(tmp_path, f"num_readers: 1 {field}: 3 {other}: 1")
-    orders = [names(stream(options, shuffle=True, num_epochs=1, seed=seed)) for seed in (1, 2, 3)]
+    orders = [names(stream(options, shuffle=True, num_epochs=1, seed=seed)) for seed in (1, 2)]
     for order in orders:
         early = [expected.index(name) - place for place, name in enumerate(order)]
         assert max(early) <= 2 and sorted(order) == expected
@@ -103,7 +103,7 @@ def test_files_of_a_shared_stream_keep_their_order(tmp_path, shard, sample_1_of_
     every = shards(tmp_path, files=2, each=3)  # fewer files than workers
     options = config(tmp_path, "num_readers: 1 shuffle_buffer_size: 1")
     order = {"shard": shard, "sample_1_of_n": sample_1_of_n, "num_epochs": 1}
-    for seed in range(4):
+    for seed in range(2):
         read = names(stream(options, shuffle=True, seed=seed, **order))
         assert "".join(str(every.index(name)) for name in read) == expected
 

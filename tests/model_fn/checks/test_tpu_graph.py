@@ -11,6 +11,8 @@ from tests.detectors.configs import small_config
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn import fake
 
+# A prediction is a part of an evaluation.
+MODES = (estimator.ModeKeys.TRAIN, estimator.ModeKeys.EVAL)
 TRAINING = "train_config { batch_size: 16 } train_input_reader { max_number_of_boxes: 5 }"
 FIT = """
 inplace_batchnorm_update: true
@@ -59,7 +61,7 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
 )
 @pytest.mark.usefixtures("small_network")
 def test_what_else_is_static(ssd):
-    assert findings_of(a_config(ssd), *tpu_graph.MODES) == []
+    assert findings_of(a_config(ssd), *MODES) == []
 
 
 @pytest.mark.parametrize(
@@ -155,7 +157,7 @@ def test_two_stages_are_static_in_training_and_evaluation():
     model = two_stage_configs.small_config(STATIC_TWO_STAGE + two_stage_configs.MASKS)
     config.model.CopyFrom(model)
     config.train_input_reader.load_instance_masks = True
-    assert findings_of(config, *tpu_graph.MODES) == []
+    assert findings_of(config, *MODES) == []
 
 
 @pytest.mark.usefixtures("small_network")

@@ -21,6 +21,8 @@ from model_fn.evaluation.matching import ClassMatches, Matches
 
 KINDS = sorted(calibration.FITS)
 PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
+PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
+SIGMOID, TEMPERATURE = "sigmoid_calibration", "temperature_scaling_calibration"
 
 
 def final(text: str = "score_converter: SIGMOID") -> FinalScores:
@@ -157,21 +159,9 @@ def test_classes_whose_high_scores_are_wrong_get_the_sigmoid_of_all():
     ("kind", "text", "message"),
     [
         ("sigmoid", "", "'sigmoid' is not known.* did you mean 'sigmoid_calibration'"),
-        (
-            "sigmoid_calibration",
-            "calibration_config { sigmoid_calibration {} }",
-            r"model\.ssd\.post_processing\.calibration_config: is set",
-        ),
-        (
-            "sigmoid_calibration",
-            "batch_non_max_suppression { soft_nms_sigma: 0.5 }",
-            "soft_nms_sigma: is 0.5; .* not supported yet",
-        ),
-        (
-            "temperature_scaling_calibration",
-            "score_converter: SOFTMAX",
-            "score_converter: is SOFTMAX; temperature_scaling_calibration is fitted for SIGMOID",
-        ),
+        (SIGMOID, "calibration_config { sigmoid_calibration {} }", r"calibration_config: is set"),
+        (SIGMOID, "batch_non_max_suppression { soft_nms_sigma: 0.5 }", "soft_nms_sigma: is 0.5"),
+        (TEMPERATURE, "score_converter: SOFTMAX", "score_converter: is SOFTMAX; .* for SIGMOID"),
     ],
 )
 def test_models_that_are_refused(kind, text, message):
@@ -199,16 +189,8 @@ def beyond_one() -> Matches:
         (KINDS[0], beyond_one(), r"needs scores from 0 to 1; the evaluation has 1\.5 to 1\.5"),
         (KINDS[0], synthetic(overconfident, images=1, per_image=99), "the evaluation has 99 and"),
         (KINDS[0], synthetic(lambda scores: 0 * scores), "the evaluation has 4000 and 0"),
-        (
-            "sigmoid_calibration",
-            synthetic(lambda scores: 1 - scores),
-            "no sigmoid calibrates these detections",
-        ),
-        (
-            "temperature_scaling_calibration",
-            synthetic(lambda scores: 1 - scores),
-            "no temperature calibrates these detections",
-        ),
+        (SIGMOID, synthetic(lambda scores: 1 - scores), "no sigmoid calibrates these detections"),
+        (TEMPERATURE, synthetic(lambda scores: 1 - scores), "no temperature calibrates these"),
     ],
 )
 def test_detections_that_are_refused(kind, matches, message):

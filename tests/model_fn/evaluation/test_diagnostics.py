@@ -122,7 +122,7 @@ def test_why_zero(found, scores, classes, reason):
         (
             "PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat",
             math.nan,
-            "all are difficult, in groups, or without the mask",
+            "all are difficult, in groups",
         ),
         ("PanopticQuality@0.50IOU_ByCategory/dog", math.nan, "no groundtruth box of this class"),
         ("OpenImagesV2_Precision/mAP@0.5IOU", math.nan, "all are difficult, in groups"),

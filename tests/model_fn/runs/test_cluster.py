@@ -84,26 +84,17 @@ def test_an_evaluator_is_in_a_cluster(monkeypatch, jobs):
         ("[1]", "must be a JSON object"),
         ('{"cluster": ["h:1"]}', "cluster must be an object"),
         ('{"cluster": {"chief": "h:1"}}', r"cluster\.chief must be a list of addresses"),
-        (
-            '{"cluster": {"chief": ["h:1"]}, "task": {"type": "chef", "index": 0}}',
-            "task.type \"chef\" is not known; did you mean 'chief'",
-        ),
+        ('{"cluster": {"chief": ["h:1"]}, "task": {"type": "chef"}}', "did you mean 'chief'"),
         ('{"cluster": {"chef": ["h:1"]}}', "cluster.chef is not known; did you mean 'chief'"),
         ('{"cluster": {"chief": ["h"]}}', r"cluster\.chief\[0\] must be an address .*given 'h'"),
         ('{"cluster": {"chief": ["h:0"]}}', r"cluster\.chief\[0\] must be an address"),
         ('{"cluster": {"ps": {"1": "h:1"}}}', r"cluster\.ps must have the indices 0 to 0; given"),
-        (
-            '{"cluster": {"chief": ["h:1"], "ps": ["g:1", "h:1"]}}',
-            r"cluster\.ps\[1\] is h:1, as cluster\.chief\[0\]\. Give each task",
-        ),
-        (
-            '{"cluster": {"chief": ["h:1"], "master": ["h:2"]}, "task": {"type": "chief"}}',
-            r"one chief \(or master\); given 2",
-        ),
+        ('{"cluster": {"chief": ["h:1"], "ps": ["g:1", "h:1"]}}', r"ps\[1\] is h:1, as .*chief\[0"),
+        ('{"cluster": {"chief": ["h:1"], "master": ["h:2"]}, "task": {}}', "one chief .*; given 2"),
         (json.dumps({"cluster": MANY}), "task .* is not in the cluster"),
         (
             json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}),
-            "is not in the cluster",
+            "is not in the clu",
         ),
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],
@@ -139,14 +130,8 @@ def test_pools_of_vertex_ai(monkeypatch):
     [
         ("[", "CLUSTER_SPEC is not JSON"),
         ('{"cluster": {"pool0": ["h:1"]}}', "cluster.pool0 is not known; did you mean 'worker"),
-        (
-            '{"cluster": {"workerpool0": ["h:1", "h:2"]}, "task": {"type": "workerpool0"}}',
-            r"CLUSTER_SPEC: a cluster needs one chief \(or master\); given 2",
-        ),
-        (
-            '{"cluster": {"workerpool0": ["h:1"], "workerpool2": ["h:2"]}, "task": {}}',
-            r"CLUSTER_SPEC: the task \{\} is not in the cluster",
-        ),
+        ('{"cluster": {"workerpool0": ["h:1", "h:2"]}, "task": {}}', "one chief .*; given 2"),
+        ('{"cluster": {"workerpool0": ["h:1"], "workerpool2": ["h:2"]}, "task": {}}', "is not in"),
     ],
 )
 def test_malformed_pools(monkeypatch, text, message):

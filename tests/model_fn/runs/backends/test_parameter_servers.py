@@ -40,12 +40,9 @@ def test_data_that_end_are_refused(monkeypatch, tmp_path):
     [
         (
             "train_config { sync_replicas: true startup_delay_steps: 3 }",
-            "train_config.startup_delay_steps has no effect with sync_replicas",
+            "startup_delay_steps has no",
         ),
-        (
-            "train_config { replicas_to_aggregate: 3 }",
-            "train_config.replicas_to_aggregate has no effect: sync_replicas is not set",
-        ),
+        ("train_config { replicas_to_aggregate: 3 }", "no effect: sync_replicas is not set"),
         ("train_config { startup_delay_steps: 3 }", ""),
         ("train_config { sync_replicas: true replicas_to_aggregate: 3 }", ""),
     ],
