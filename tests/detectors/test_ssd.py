@@ -66,10 +66,11 @@ def test_small_detector():
     np.testing.assert_allclose(detections["detection_multiclass_scores"], rows)
 
 
+@pytest.mark.usefixtures("two_layers")
 @pytest.mark.parametrize("field", ["explicit_background_class: true", ""])
 def test_without_an_added_background(field):
     _, detections = run_small(f"add_background_class: false {field}")
-    assert detections["raw_detection_scores"].shape == (2, 56, 2)
+    assert detections["raw_detection_scores"].shape == (2, 896, 2)
     allowed = {0.0} if field else {0.0, 1.0}
     assert set(detections["detection_classes"].reshape(-1)) <= allowed
     detector = small_detector(f"add_background_class: false {field}")
@@ -138,6 +139,7 @@ def test_keypoints_are_decoded():
     assert detections["detection_keypoints"].shape == (2, 5, 3, 2)
 
 
+@pytest.mark.usefixtures("two_layers")
 def test_keypoints_are_normalized_to_the_real_image():
     """As boxes are: here the real image is the upper half of the padded one."""
     with tf.Graph().as_default(), tf1.Session() as session:

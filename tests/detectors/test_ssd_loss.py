@@ -251,6 +251,7 @@ def test_anchors_without_groundtruth_weigh_less():
     assert found["classification"] == pytest.approx(3 * (3 + 0.25 * 5) * LOG_2)
 
 
+@pytest.mark.usefixtures("small_network")
 def test_equalization_adds_a_term():
     detector = small_detector("loss { equalization_loss { weight: 0.1 } }")
     with tf.Graph().as_default():
@@ -259,6 +260,7 @@ def test_equalization_adds_a_term():
         assert evaluate(found)["Loss/equalization_loss"] > 0
 
 
+@pytest.mark.usefixtures("small_network")
 @pytest.mark.parametrize("mined", [True, False])
 def test_a_loss_returns_its_counts(mined):
     with tf.Graph().as_default():

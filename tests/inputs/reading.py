@@ -10,6 +10,8 @@ from estimator_det.compat import tf, tf1
 from estimator_det.files import json_lines
 from estimator_det.images.resize import make_resizer
 from inputs.bad_records.log import FaultLog
+from inputs.decoding.decoder import make_decoder
+from inputs.sample import Sample
 
 
 def train_fn(config: Any, *arguments: Any, **options: Any) -> Any:
@@ -35,6 +37,18 @@ def run_in_graph(input_fn: Callable[[], Any], count: Optional[int] = None) -> Li
             while count is None or len(found) < count:
                 found.append(session.run(following))
     return found
+
+
+def decoder_in_graph(*arguments: Any, **options: Any) -> Callable[[bytes], Sample]:
+    """A decoder of serialized records in a TF1 graph, as an Estimator has, that is built once."""
+    with tf.Graph().as_default():
+        record = tf1.placeholder(tf.string, [])
+        sample: Sample = make_decoder(*arguments, **options)(record)
+        session = tf1.Session()
+        session.run(tf1.tables_initializer())
+        present = {name: value for name, value in sample._asdict().items() if value is not None}
+        run = session.make_callable(present, [record])
+    return lambda serialized: sample._replace(**run(serialized))
 
 
 def no_rest(_: tf.Tensor, __: tf.Tensor, offset: tf.Tensor) -> Any:

@@ -268,8 +268,6 @@ def test_same_seed_same_batches_however_many_are_made_at_once(tmp_path):
     config = reading(tmp_path, records_with_boxes(6), AUGMENTED)
     first = seeded_batches(config, 7)
     config.train_input_reader.num_parallel_batches = 2
-    again = seeded_batches(config, 7)
-    tf.nest.map_structure(np.testing.assert_array_equal, first, again)
     config.train_input_reader.cache = input_reader_pb2.MEMORY
     tf.nest.map_structure(np.testing.assert_array_equal, first, seeded_batches(config, 7))
     # The same record comes out differently in another epoch.
@@ -316,8 +314,9 @@ def test_evaluation_features(tmp_path):
 
     def batches(reader: Any) -> Any:
         make = inputs.create_eval_input_fn(config, preprocess_of(config), reader, sample_1_of_n=2)
-        assert make().element_spec[0]["image"].shape.as_list() == [1, 6, 10, 3]
-        return [features for features, _ in make().as_numpy_iterator()]
+        dataset = make()
+        assert dataset.element_spec[0]["image"].shape.as_list() == [1, 6, 10, 3]
+        return [features for features, _ in dataset.as_numpy_iterator()]
 
     def records(found: Any) -> List[int]:
         return [number for features in found for _, number in features[schema.RECORD].tolist()]

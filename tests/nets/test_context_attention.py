@@ -116,12 +116,8 @@ def test_attention_among_boxes_alone_needs_no_context():
     answer = expected(found, "SelfAttentionBlock", "fully_connected", BOXES, real(BOXES, NUM_BOXES))
     np.testing.assert_allclose(found[""], answer, rtol=1e-4, atol=1e-5)
     with tf.Graph().as_default():
-        assert one(tf.zeros([6, 2, 2, 4]), AttentionContext(tf.ones([2, 3], bool))).shape == (
-            6,
-            2,
-            2,
-            4,
-        )
+        found = one(tf.zeros([6, 2, 2, 4]), AttentionContext(tf.ones([2, 3], bool)))
+    assert found.shape == (6, 2, 2, 4)
 
 
 def test_without_context_features_boxes_find_nothing():
@@ -170,7 +166,10 @@ def names_and_shapes(overrides: str, is_training: bool) -> Dict[str, List[int]]:
         return {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
 
 
-@pytest.mark.parametrize(("position", "channels"), [("POST_BOX_CLASSIFIER", 12), ("POST_RPN", 8)])
+@pytest.mark.parametrize(
+    ("position", "channels"),
+    [("POST_BOX_CLASSIFIER", 12), pytest.param("POST_RPN", 8, marks=pytest.mark.exhaustive)],
+)
 def test_variables(position, channels):
     """Names of the published model; masks of detections share them with regions."""
     trained = names_and_shapes(f"attention_position: {position}", is_training=True)

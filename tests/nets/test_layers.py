@@ -91,8 +91,10 @@ def _agree(ours: Dict[str, Any], theirs: Dict[str, Any], tolerance: float) -> No
         assert difference <= tolerance * scale, f"{name}: {difference} of {scale}"
 
 
-@pytest.mark.parametrize("in_place", [True, False])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    ("name", "in_place"),
+    [*((name, False) for name in LAYERS), *((name, True) for name in ("plain", "depthwise"))],
+)
 def test_before_the_delay_a_layer_is_that_of_slim(name, in_place):
     ours, theirs = (
         _run(LAYERS[name], options, in_place=in_place) for options in (Quantization(), None)

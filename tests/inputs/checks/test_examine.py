@@ -1,26 +1,28 @@
 from __future__ import annotations
 
-import pathlib
-from typing import Any, Dict, List
+import functools
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from inputs.bad_records.kinds import COUNTED, FAULT_COUNTS, KEEP, RecordFault
 from inputs.bad_records.policy import make_policy
 from inputs.checks.examine import examine_record
-from inputs.decoding.decoder import make_decoder
+from inputs.sample import Sample
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
+from tests.inputs.reading import decoder_in_graph
 
 LABELS = {"image/object/class/label": [2, 1]}
 NAN = float("nan")
 
 
-@pytest.fixture
-def options(tmp_path: pathlib.Path) -> str:
-    (tmp_path / "map.pbtxt").write_text(LABEL_MAP)
-    return f'label_map_path: "{tmp_path / "map.pbtxt"}" '
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("labels") / "map.pbtxt"
+    path.write_text(LABEL_MAP)
+    return f'label_map_path: "{path}" '
 
 
 RECORDS: Dict[str, Dict[str, Any]] = {
@@ -85,27 +87,25 @@ def test_graph_and_python_agree(options, kind, policy):
     assert [fault.kind for fault in faults] == ([kind] if kind else [])
 
 
+@functools.cache
+def _decoder(text: str) -> Callable[[bytes], Sample]:
+    return decoder_in_graph(reader(text), make_policy(reader(text), num_classes=4))
+
+
 def _check_agreement(text: str, features: Dict[str, Any]) -> List[RecordFault]:
     """The decoder's counts, what it refuses, and the boxes it lets pass are the examiner's."""
-    config = reader(text)
-    policy = make_policy(config, num_classes=4)
     record = example(features)
-    examined = examine_record(record, policy)
-    kind = examined.faults[0].kind if examined.faults else ""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        sample = make_decoder(config, policy)(tf.constant(record))
-        fetched = (sample.boxes, sample.classes, sample.image_level[FAULT_COUNTS])
-        session.run(tf1.tables_initializer())
-        if not examined.usable:
-            with pytest.raises(
-                tf.errors.InvalidArgumentError, match=rf"(?s)rec7.*has a fault.*{kind}: .*Remedy: "
-            ):
-                session.run(fetched)
-            return examined.faults
-        boxes, classes, counts = session.run(fetched)
-    np.testing.assert_array_equal(boxes, examined.boxes)
-    np.testing.assert_array_equal(classes, examined.class_ids)
-    counted = {name: count for name, count in zip(COUNTED, counts.tolist()) if count}
+    examined = examine_record(record, make_policy(reader(text), num_classes=4))
+    if not examined.usable:
+        fault = rf"(?s)rec7.*has a fault.*{examined.faults[0].kind}: .*Remedy: "
+        with pytest.raises(tf.errors.InvalidArgumentError, match=fault):
+            _decoder(text)(record)
+        return examined.faults
+    sample = _decoder(text)(record)
+    np.testing.assert_array_equal(sample.boxes, examined.boxes)
+    np.testing.assert_array_equal(sample.classes, examined.class_ids)
+    counts = sample.image_level[FAULT_COUNTS].tolist()
+    counted = {name: count for name, count in zip(COUNTED, counts) if count}
     assert counted == {fault.kind: fault.count for fault in examined.faults}
     return examined.faults
 
@@ -118,9 +118,7 @@ def test_every_given_size_is_compared(height, width):
     (fault,) = examine_record(record, policy).faults
     assert (fault.kind, fault.action) == ("size_mismatch", KEEP)
     assert fault.message.endswith(f"are {height} x {width}, the image is 8 x 12")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        sample = make_decoder(reader(), policy)(tf.constant(record))
-        counts = session.run(sample.image_level[FAULT_COUNTS])
+    counts = _decoder("")(record).image_level[FAULT_COUNTS]
     assert counts[COUNTED.index("size_mismatch")] == 1
 
 

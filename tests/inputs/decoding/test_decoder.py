@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
+import functools
 import re
 import struct
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 import pytest
@@ -20,14 +20,15 @@ from inputs.sample import Sample
 from tests.faults import faults
 from tests.inputs.examples import BOXES, LABEL_MAP, encoded, example, picture, reader, sequence
 from tests.inputs.faults import picture_bytes
+from tests.inputs.reading import decoder_in_graph
 
 LABELS = {"image/object/class/label": [2, 1]}
 NAN = float("nan")
 
 
-@pytest.fixture
-def label_map(tmp_path: pathlib.Path) -> str:
-    path = tmp_path / "map.pbtxt"
+@pytest.fixture(scope="module")
+def label_map(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("labels") / "map.pbtxt"
     path.write_text(LABEL_MAP)
     return f'label_map_path: "{path}" '
 
@@ -36,13 +37,13 @@ def decode(features: Dict[str, Any], options: str = "") -> Sample:
     return decode_record(example(features), options)
 
 
+@functools.cache
+def _decoder(options: str, resizer: Optional[Resizer]) -> Callable[[bytes], Sample]:
+    return decoder_in_graph(reader(options), resizer=resizer)
+
+
 def decode_record(record: bytes, options: str = "", resizer: Optional[Resizer] = None) -> Sample:
-    """Runs in a TF1 graph, as an Estimator does."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        sample: Sample = make_decoder(reader(options), resizer=resizer)(tf.constant(record))
-        session.run(tf1.tables_initializer())
-        present = {name: x for name, x in sample._asdict().items() if x is not None}
-        return sample._replace(**session.run(present))
+    return _decoder(options, resizer)(record)
 
 
 FIXED = Resizer(lambda *_: (10, 12), spatial_shape=(10, 12))

@@ -58,12 +58,12 @@ def test_a_stop_before_a_step_ends_training_after_it(readers, tmp_path, loop, ho
     assert checkpoints.trained_steps(tmp_path) == 2
 
 
-@_ENGINES
 @pytest.mark.parametrize(
-    ("settings", "is_endless"),
+    ("loop", "settings", "is_endless"),
     [
-        ("train_config { num_steps: 0 }", True),
-        ("train_config { num_steps: 0 } train_input_reader { num_epochs: 1 }", False),
+        (None, "train_config { num_steps: 0 }", True),
+        (LoopOptions(), "train_config { num_steps: 0 }", True),
+        (None, "train_config { num_steps: 0 } train_input_reader { num_epochs: 1 }", False),
     ],
 )
 def test_a_run_without_end_says_so(readers, tmp_path, caplog, loop, settings, is_endless):

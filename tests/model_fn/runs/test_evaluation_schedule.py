@@ -147,7 +147,14 @@ _MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", _MOMENTS)
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "before the line",
+        pytest.param("within the copy", marks=pytest.mark.exhaustive),
+        "before the export",
+    ],
+)
 def test_a_kill_does_not_lose_the_best_checkpoint(readers, tmp_path, moment):
     # Nothing is learned, so that no evaluation is better than the first.
     config, model_dir = fake.pipeline_config(), str(tmp_path)

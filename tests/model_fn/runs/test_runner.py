@@ -184,7 +184,9 @@ def test_an_evaluator_ends_where_the_exception_of_a_signal_was_lost(tmp_path, mo
     assert not (tmp_path / "export").exists()
 
 
-@pytest.mark.parametrize("loop", [None, LoopOptions("none")], ids=["estimator", "loop"])
+@pytest.mark.parametrize(
+    "loop", [None, pytest.param(LoopOptions("none"), marks=pytest.mark.exhaustive)]
+)
 def test_restoring_finds_damage_and_training_falls_back(
     readers, tmp_path, monkeypatch, caplog, loop
 ):

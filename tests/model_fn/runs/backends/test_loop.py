@@ -76,10 +76,12 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     config = fake.pipeline_config(clipped + optimizer)
     folder = tmp_path / "both"
     _train(tmp_path / "estimator", config, 1, loop=None)
-    shutil.copytree(tmp_path / "estimator", folder)
+    shutil.copytree(tmp_path / "estimator", folder, ignore=shutil.ignore_patterns("events.*"))
+    tags = set(fake.figures(tmp_path / "estimator"))
     expected = _train(tmp_path / "estimator", config, 7, loop=None)
-    # By turns: slots, averages and the step are the same.
+    # By turns: slots, averages and the step are the same, and so are the tags of TensorBoard.
     _train(folder, config, 2)
+    assert "Loss/total_loss" in tags and tags == set(fake.figures(folder))
     _train(folder, config, 3, loop=None)
     found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
     assert_same(found, expected)
@@ -87,14 +89,6 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = positions.read(str(folder / positions.POSITION_FILE), 7)
     assert position is not None and position.count == 14
-
-
-def test_the_loop_and_an_estimator_write_the_same_tags(tmp_path):
-    config = fake.pipeline_config("train_config { summarize_gradients: true }")
-    for name, loop in (("estimator", None), ("loop", LOOP)):
-        _train(tmp_path / name, config, 1, loop)
-    tags = set(fake.figures(tmp_path / "loop"))
-    assert "Loss/total_loss" in tags and tags == set(fake.figures(tmp_path / "estimator"))
 
 
 def test_data_are_shuffled_with_seed_0(tmp_path):
@@ -163,15 +157,6 @@ def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
     assert _reports(tmp_path / "bad")[-1]["step"] == 3
-
-
-def test_checkpoints_in_the_middle_of_a_call(tmp_path):
-    loop = LoopOptions(steps_per_call=4)
-    saving = CheckpointOptions(steps=3)
-    _train(tmp_path, fake.pipeline_config(), 7, loop, checkpoints=saving, progress_steps=1)
-    steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
-    assert sorted(steps) == [0, 3, 6, 7]
-    assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
 
 
 def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
@@ -258,9 +243,12 @@ def _frozen() -> Any:
 )
 def test_other_ways_to_the_same_steps(tmp_path, plain, loop):
     assert_same(_train(tmp_path, _frozen(), 3, loop), plain)
+    # Counts are means over parts: of two images with a box each.
+    counts = fake.figures(tmp_path)["Counted/boxes"]
+    assert {count for _, count in counts} == {2.0 / loop.accumulate_steps}
 
 
-def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypatch):
+def test_checkpoints_and_positions_in_the_middle_of_a_call(tmp_path, monkeypatch):
     second = int(first_stream_index(1, tf.constant(0, tf.int64)))
 
     def make_input_fn(*_: Any, cursor: Any = None, **__: Any) -> Any:
@@ -273,17 +261,16 @@ def test_the_position_has_the_streams_of_all_steps_of_a_call(tmp_path, monkeypat
         return lambda *_, **__: make().enumerate().map(of_two_streams)
 
     monkeypatch.setattr(input_pipeline, "build_train_input_fn", make_input_fn)
-    _train(tmp_path, fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
-    # Batches 0 and 2 are of the first stream, 1 and 3 of the second one.
-    position = positions.read(str(tmp_path / positions.POSITION_FILE), 4)
+    loop = LoopOptions(steps_per_call=4)
+    saving = CheckpointOptions(steps=3)
+    _train(tmp_path, fake.pipeline_config(), 7, loop, checkpoints=saving, progress_steps=1)
+    steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
+    assert sorted(steps) == [0, 3, 6, 7]
+    assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
+    # Even batches are of the first stream, odd ones of the second.
+    position = positions.read(str(tmp_path / positions.POSITION_FILE), 6)
     assert position is not None
-    assert {stream: at.number for stream, at in position.streams.items()} == {0: 6, 1: 8}
-
-
-def test_counts_are_means_over_accumulated_parts(tmp_path):
-    _train(tmp_path, _frozen(), 1, LoopOptions(accumulate_steps=2))
-    # Two images with a box each, in two parts.
-    assert [count for _, count in fake.figures(tmp_path)["Counted/boxes"]] == [1.0]
+    assert {stream: at.number for stream, at in position.streams.items()} == {0: 10, 1: 12}
 
 
 @pytest.mark.parametrize(

@@ -104,4 +104,3 @@ def test_it_is_refused_and_nothing_changes(tmp_path, backend, name):
     assert _contents(tmp_path) == before
     for text in [str(tmp_path / "model.ckpt-2"), *remedies]:
         assert text in str(refusal.value)
-    train(fake.pipeline_config(_FIT), 4)
