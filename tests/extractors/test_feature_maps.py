@@ -22,6 +22,7 @@ class Row(NamedTuple):
     lacks: Tuple[str, ...] = ()  # parts that no variable's name has
     variables: int = 0  # number of variables; 0 for any number
     fixtures: Tuple[str, ...] = ()  # names of fixtures that make networks small
+    repeats: bool = False  # shows for one more network what other rows show
 
 
 LEAVES = [f"BatchNorm/{n}" for n in ("beta", "gamma", "moving_mean", "moving_variance")]
@@ -110,6 +111,7 @@ ROWS = [
             "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None,
         },
         variables=52 * 5 + 3 * 2 + 4 * 5,
+        repeats=True,
     ),
 ]
 # Networks that `short_networks` makes short.
@@ -134,6 +136,7 @@ SHORT_ROWS = [
             "SSD_feature_maps/Cell_11_2_Conv2d_2_3x3_s2_51/weights": [3, 3, 25, 51],
         },
         lacks=("conv0/BatchNorm", "cell_stem_0/BatchNorm"),
+        repeats=True,
     ),
     Row(  # 44 channels make 48, and sides of 100 and 60 make 128 and 64
         MNASFPN,
@@ -141,6 +144,7 @@ SHORT_ROWS = [
         fpn { max_level: 6 additional_layer_depth: 88 }""",
         (100, 60),
         wide(48, (16, 8), (8, 4), (4, 2), (2, 1)),
+        repeats=True,
     ),
     Row(  # not even the padding has an effect: 300 pixels stay 300
         "ssd_spaghettinet",
@@ -184,16 +188,19 @@ MOBILEDET_ROWS = [
 ]
 
 
+EVERY_ROW = [
+    *ROWS,
+    *(row._replace(fixtures=("short_networks", "fresh_builds")) for row in SHORT_ROWS),
+    *(row._replace(fixtures=("tiny_mobiledet",)) for row in MOBILEDET_ROWS),
+]
+
+
 @pytest.mark.parametrize(
     "row",
-    [
-        *ROWS,
-        *(row._replace(fixtures=("short_networks", "fresh_builds")) for row in SHORT_ROWS),
-        *(row._replace(fixtures=("tiny_mobiledet",)) for row in MOBILEDET_ROWS),
-    ],
+    [pytest.param(row, marks=[pytest.mark.exhaustive] * row.repeats) for row in EVERY_ROW],
     ids=lambda row: f"{row.kind} {row.text}",
 )
-def test_row(row, request):
+def test_variables_and_feature_maps_of_options(row, request):
     for name in row.fixtures:
         request.getfixturevalue(name)
     built = build(row.kind, row.text, row.size)

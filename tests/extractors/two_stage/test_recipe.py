@@ -149,7 +149,6 @@ def test_hyperparameters_of_the_configuration():
     for train, used, count in (
         ("true", f"{learns} {overrides}", 27),
         ("false", f"{learns} {overrides}", 0),
-        ("true", overrides, 0),
         ("false", learns, 27),
     ):
         extractor = make(MOBILENET, f"{text % train} {used}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pathlib
 import shutil
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from model_fn.checkpoints import find, object_based
 from model_fn.checkpoints.repair import step_of
 from model_fn.checkpoints.variables import check_variables
 from model_fn.training import warm_start
+from tests.checkpoints import save
 from tests.detectors.configs import small_config
 
 TF1 = "feature_extractor { type: 'ssd_mobilenet_v1' }"
@@ -30,11 +31,19 @@ Values = Dict[str, np.ndarray]
 
 
 @functools.cache
-def _values(overrides: str = TF2, checkpoint_type: str = "full") -> Values:
-    """A number of its own in each variable of the small detector, by path."""
-    detector = make_detector(small_config(overrides), is_training=False)
-    with tf.Graph().as_default():
+def _network(overrides: str = TF2) -> Tuple[Any, Any]:
+    """The small detector in training, and its graph."""
+    with tf.Graph().as_default() as graph:
+        detector = make_detector(small_config(overrides), is_training=True)
         detector.predict(tf.zeros([1, 64, 64, 3]))
+    return detector, graph
+
+
+@functools.cache
+def _values(checkpoint_type: str = "full") -> Values:
+    """A number of its own in each variable of the small detector, by path."""
+    detector, graph = _network()
+    with graph.as_default():
         shapes = {each.op.name: each.shape.as_list() for each in tf1.global_variables()}
     paths = detector.object_paths([*shapes], checkpoint_type)
     return {
@@ -53,14 +62,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 def _table(checkpoint: Any, kind: str, overrides: str = TF2) -> Any:
     """The table of a fine-tuning, once restored values were compared."""
-    model = small_config(overrides)
     config = train_pb2.TrainConfig(
         fine_tune_checkpoint=str(checkpoint), fine_tune_checkpoint_type=kind
     )
-    with tf.Graph().as_default(), tf1.Session() as session:
-        detector = make_detector(model, is_training=True)
-        detector.predict(tf.zeros([1, 64, 64, 3]))
-        table = warm_start.plan_warm_start(detector, config, None, model)
+    detector, graph = _network(overrides)
+    with graph.as_default(), tf1.Session() as session:
+        table = warm_start.plan_warm_start(detector, config, None, small_config(overrides))
         warm_start.initialize_from(table)
         session.run(tf1.global_variables_initializer())
         reader = tf1.train.NewCheckpointReader(table.path)
@@ -79,7 +86,7 @@ def test_a_detector_restores(archive, kind, num_left):
 
 
 def test_a_classifier_restores_the_backbone(tmp_path):
-    values = _values(checkpoint_type="classification")
+    values = _values("classification")
     assert all(path.startswith("feature_extractor/layer_with_weights-") for path in values)
     tf2_checkpoint.write_checkpoint(str(tmp_path), values)
     table = _table(tmp_path / "ckpt-0", "classification")
@@ -162,10 +169,7 @@ def test_what_cannot_be_restored_is_refused_by_field(archive, kind, overrides, m
 
 
 def test_a_checkpoint_of_the_tf1_line_is_refused(tmp_path):
-    with tf.Graph().as_default(), tf1.Session() as session:
-        make_detector(small_config(TF1), is_training=False).predict(tf.zeros([1, 64, 64, 3]))
-        session.run(tf1.global_variables_initializer())
-        prefix = tf1.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    prefix = save(tmp_path, {"FeatureExtractor/MobilenetV1/Conv2d_0/weights": 1.0})
     with pytest.raises(UsageError, match=r"of the TF1 line, .* network of the TF2 line.* ckpt-0"):
         _table(prefix, "detection")
 

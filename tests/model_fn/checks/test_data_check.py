@@ -17,6 +17,7 @@ from tests.detectors.two_stage import configs as two_stage
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, example
 
+pytestmark = pytest.mark.usefixtures("small_network")
 MAP = 'item { id: 1 name: "cat" } item { id: 2 name: "dog" }'
 
 

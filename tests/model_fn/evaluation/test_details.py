@@ -14,6 +14,7 @@ from model_fn.evaluation.diagnostics import EvalDiagnostics
 from model_fn.evaluation.metrics.base import EvaluatedBatch
 from tests.model_fn.evaluation.test_matching import batch as image
 
+pytestmark = pytest.mark.usefixtures("no_charts")
 CATEGORIES = [{"id": 1, "name": "cat"}, {"id": 2, "name": "<script>"}]
 BOX, LARGE, SHIFTED, ELSEWHERE = (
     [0, 0, 10, 10], [50, 50, 150, 150], [0, 5, 10, 15], [200, 200, 220, 220],
