@@ -25,7 +25,8 @@ def run(
 ) -> None:
     """Answers requests until SIGINT or SIGTERM; those under way are finished.
 
-    A second signal ends the process at once. Raises RunError if the port is not free.
+    The `StopSignals` of a program end it at once by a second signal. Raises RunError if the port is
+    not free.
 
     Args:
         models: The versions of the server, which follow new ones meanwhile.
@@ -56,8 +57,6 @@ def run(
     def end(number: int, frame: Any) -> None:
         stop.set()
         web.should_exit = True
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)

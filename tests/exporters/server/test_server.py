@@ -308,7 +308,9 @@ def test_usage(capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_program_after_the_last_answer(exported, pictures, tmp_path):
+@pytest.mark.parametrize("code", [0, 143])
+def test_a_signal_ends_the_program_after_the_last_answer(exported, pictures, tmp_path, code):
+    """A second one at once, also in a container, where no signal has an effect of its own."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -335,9 +337,13 @@ def test_a_signal_ends_the_program_after_the_last_answer(exported, pictures, tmp
             with pytest.raises(ConnectionRefusedError):
                 while True:
                     socket.create_connection(("127.0.0.1", port)).close()
-            begun.sendall(body)
-            assert b" 200 " in begun.recv(1000)
-        assert process.wait(60) == 0
+            if code:
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(20) == code  # before the request had its time
+            else:
+                begun.sendall(body)
+                assert b" 200 " in begun.recv(1000)
+        assert process.wait(60) == code
     finally:
         process.kill()
     text = (tmp_path / "log").read_text()
