@@ -158,8 +158,12 @@ class EvaluationRun:
                 checkpoint,
                 lambda: exports.export_best(self.context, self._exporter(), checkpoint),
             )
+        self.record(evaluations)
+
+    def record(self, evaluations: List[Evaluation]) -> None:
+        """Writes the evaluations of a checkpoint to `evaluations.jsonl`."""
         for evaluation in reversed(evaluations):
-            history.record(model_dir, evaluation)
+            history.record(self.context.model_dir, evaluation)
 
     def export_final(self) -> None:
         if self.context.options.evaluation.export_final:
@@ -180,7 +184,7 @@ def evaluate(
     """Evaluates one checkpoint on every evaluation reader, or on the training data instead.
 
     Args:
-        model_dir: Folder of a run; it gets the events.
+        model_dir: Folder of a run; it gets the events, and a line of `evaluations.jsonl`.
         options: Options of the run; `evaluation.sample_1_of_n` and `precision` count here.
         checkpoint: A prefix, or a folder for its last checkpoint; by default `model_dir`.
     """
@@ -197,11 +201,14 @@ def evaluate_newest(run: EvaluationRun, checkpoint: str) -> List[Evaluation]:
     while True:
         prefix = find_checkpoint(checkpoint)
         try:
-            return run.evaluate(prefix)
+            evaluations = run.evaluate(prefix)
         except CheckpointGoneError as error:
             if not tf.io.gfile.isdir(checkpoint) or find_checkpoint(checkpoint) == prefix:
                 raise
             _LOG.warning("%s; evaluating the next one", error)
+        else:
+            run.record(evaluations)
+            return evaluations
 
 
 def _require(config: pipeline_pb2.TrainEvalPipelineConfig, on_training_data: bool) -> None:

@@ -292,8 +292,10 @@ def test_a_checkpoint_without_details_is_evaluated_once(tmp_path, monkeypatch):
     config, run = pipeline.read_pipeline(small_config(tmp_path, 2)), tmp_path / "run"
     options = EvaluationOptions(export_final=False)
     runner.train_and_evaluate(config, str(run), evaluation=options)
-    (run / "eval_0" / "details-2.json").unlink()
-    _, page = page_of(run, output=tmp_path / "page.html")
-    assert "at step 2, on reader “0”" in page.text
-    monkeypatch.delattr(report.evaluator, "evaluate")
-    page_of(run, output=tmp_path / "page.html")
+    for absent in ("eval_0/details-2.json", "evaluations.jsonl"):
+        (run / absent).unlink()
+        _, page = page_of(run, output=tmp_path / "page.html")
+        assert "at step 2, on reader “0”" in page.text
+        with monkeypatch.context() as patch:
+            patch.delattr(report.evaluator, "evaluate")
+            page_of(run, output=tmp_path / "page.html")
