@@ -138,6 +138,13 @@ class ExampleSteps:
             features[schema.PARTNER_RECORDS] = tf.where(is_used, records[:, 1:], -1)
         return features
 
+    def without_names(self, features: Features) -> Features:
+        """Features of a batch, without names of images that the reader does not include."""
+        if self._options.reader.include_source_id:
+            return features
+        names = (schema.SOURCE_ID, schema.FILENAME)
+        return {key: value for key, value in features.items() if key not in names}
+
     def _mix(self, stage: range, elements: List[Tuple[tf.Tensor, Element]]) -> Any:
         """The mixture of numbered elements after the steps of a stage, numbered as the first."""
         options = self._options

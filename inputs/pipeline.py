@@ -25,7 +25,6 @@ from estimator_det.console.printing import counted
 from estimator_det.errors import ConfigError, Problem, error, raise_errors, warning
 from estimator_det.images.resize import make_resizer
 from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
-from inputs import schema
 from inputs.augment import make_steps
 from inputs.bad_records.log import FaultLog
 from inputs.bad_records.policy import BadRecordPolicy, make_policy
@@ -289,7 +288,7 @@ def _batches(
     """The input pipeline, step by step."""
     reader, log = examples.reader, FaultLog() if fault_log is None else fault_log
 
-    # List the files; a sample shows if the label map or the masks cannot be right.
+    # List the files, and find the place to start from.
     files = list_files(reader, examples.policy, log)
     _check_first_records(examples, files, needs_masks, place)
     if place.on_split is not None and order.shard[0] > 1:
@@ -301,11 +300,11 @@ def _batches(
     cpus = available_cpus() if place.has_python else tf.data.AUTOTUNE
     num_decoded = decoded_at_once(reader, examples.batch_size, cpus)
     steps = ExampleSteps(examples, start)
-    guard: Union[Guard, GraphGuard]
-    if place.has_python:
-        guard = Guard(files.paths, examples.policy, log, steps.retry)
-    else:
-        guard = GraphGuard(files.paths)
+    guard: Union[Guard, GraphGuard] = (
+        Guard(files.paths, examples.policy, log, steps.retry)
+        if place.has_python
+        else GraphGuard(files.paths)
+    )
 
     # Shuffle the files, read them, shuffle their records, and repeat; records stay encoded.
     if place.data_service is None:
@@ -323,11 +322,7 @@ def _batches(
 
     @tf.autograph.experimental.do_not_convert
     def check(features: Features, labels: Features) -> Tuple[Features, Features]:
-        features = guard.check(steps.finish_batch(features))
-        if not reader.include_source_id:
-            for key in (schema.SOURCE_ID, schema.FILENAME):
-                features.pop(key, None)
-        return features, labels
+        return steps.without_names(guard.check(steps.finish_batch(features))), labels
 
     # Batch, report corrected boxes, prefetch. One call at a time, but beside the other stages.
     dataset = dataset.batch(examples.batch_size, drop_remainder=order.drop_remainder)
@@ -345,6 +340,7 @@ def _batches(
 def _check_first_records(
     examples: ExampleOptions, files: Files, needs_masks: bool, place: InputPlace
 ) -> None:
+    """Raises an error if a sample of the records shows that label map or masks cannot be right."""
     reader = examples.reader
     check_class_names(reader, files.paths, examples.policy.label_map)
     if not files.paths or reader.input_type == input_reader_pb2.TF_SEQUENCE_EXAMPLE:
