@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Iterator, Mapping
+from typing import Iterator, Mapping, Optional
 
 import numpy as np
 
@@ -207,19 +207,37 @@ def _remedy(reason: str, coverage: Coverage, pixels: np.ndarray, *, two_stages: 
             + ("" if two_stages else " or a coarser feature map")
         )
     if reason == ELONGATED:
-        ratios = statistics.aspect_ratios(np.maximum(pixels, 1e-3))
-        own_ratios = statistics.aspect_ratios(shapes)
-        sides_of = (ratios[ratios > 1], ratios[ratios <= 1])
-        wanted = [f"{np.median(side):.3g}" for side in sides_of if len(side)]
-        return (
-            f"anchors have aspect ratios {own_ratios.min():.2g} to {own_ratios.max():.2g}: add "
-            "aspect_ratios "
-            f"such as {' and '.join(wanted)}"
-        )
+        return _remedy_of_elongated(shapes, coverage.threshold, pixels, two_stages=two_stages)
     if two_stages:
         others = f", {KEEP_CROSSING}" if coverage.num_left_out else ""
         return f"place anchors more densely{others}, or enlarge the input"
     return "place anchors more densely, lower matched_threshold, or enlarge the input"
+
+
+def _remedy_of_elongated(
+    shapes: np.ndarray, threshold: Optional[float], pixels: np.ndarray, *, two_stages: bool
+) -> str:
+    pixels = np.maximum(pixels, 1e-3)
+    ratios, anchor_ratios = statistics.aspect_ratios(pixels), statistics.aspect_ratios(shapes)
+    sides_of = (ratios[ratios > 1], ratios[ratios <= 1])
+    wanted = [np.median(side) for side in sides_of if len(side)]
+    absent = [
+        f"{ratio:.3g}" for ratio in wanted if not np.isclose(ratio, anchor_ratios, rtol=0.25).any()
+    ]
+    median = float(np.median(np.sqrt(np.prod(pixels, axis=1))))
+    if not absent:
+        lowest = "" if two_stages else ", and set reduce_boxes_in_lowest_layer: false"
+        return (
+            "anchors have such aspect ratios at other sizes, and half of these boxes are below "
+            f"{median:.0f} pixels: add scales about there{lowest}"
+        )
+    areas = np.prod(shapes, axis=1) / np.prod(pixels, axis=1)[:, None]
+    near = (np.minimum(areas, 1 / areas) >= (threshold or 0.0)).any(axis=0)
+    present = dict.fromkeys(f"{ratio:.2g}" for ratio in np.sort(anchor_ratios[near]))
+    return (
+        f"aspect ratios of anchors of about their size are {listed(present, NUM_SHOWN) or 'none'}: "
+        f"add aspect_ratios such as {' and '.join(absent)}"
+    )
 
 
 def _share(count: int, total: int) -> str:

@@ -122,7 +122,10 @@ def test_remedies_name_numbers():
     (large,) = data_problems.check_anchors("m", coverage([LARGE], pixels=(300.0, 300.0)))
     assert "end at 57 pixels, half of these boxes are above 300" in large.remedy
     (flat,) = data_problems.check_anchors("m", coverage([ELONGATED], pixels=(10.0, 70.0)))
-    assert "aspect ratios 1 to 2: add aspect_ratios such as 7" in flat.remedy
+    assert "of about their size are 1: add aspect_ratios such as 7" in flat.remedy
+    (wide,) = data_problems.check_anchors("m", coverage([ELONGATED], pixels=(15.0, 30.0)))
+    assert "such aspect ratios at other sizes" in wide.remedy
+    assert "below 21 pixels: add scales about there" in wide.remedy
     (between,) = data_problems.check_anchors("m", coverage([BETWEEN]))
     assert "more densely" in between.remedy
 
