@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Iterator, Optional, Tuple, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Tuple, Union
 
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
@@ -25,8 +25,16 @@ def zero_images(rows: tf.Tensor, keep: tf.Tensor) -> tf.Tensor:
     return tf.where(per_image, rows, tf.zeros([], rows.dtype))
 
 
-def require_shape(name: str, losses: tf.Tensor, *allowed: tf.TensorShape) -> tf.Tensor:
-    """The losses of a plug-in, or UsageError if their static shape is none of `allowed`."""
+def require_losses(
+    name: str,
+    losses: tf.Tensor,
+    inputs: Mapping[str, tf.Tensor],
+    *allowed: tf.TensorShape,
+) -> tf.Tensor:
+    """The losses of a plug-in; UsageError if they do not depend on all inputs.
+
+    Their static shape must be one of `allowed`.
+    """
     if not tf.is_tensor(losses):
         raise UsageError(f"custom loss {name!r} returns {type(losses).__name__}, not a tensor")
     if not any(shape.is_compatible_with(losses.shape) for shape in allowed):
@@ -35,7 +43,23 @@ def require_shape(name: str, losses: tf.Tensor, *allowed: tf.TensorShape) -> tf.
             f"custom loss {name!r} returns the shape {losses.shape}, not {expected}: return a "
             "weighted loss of each anchor, and no sum"
         )
+    for what, tensor in inputs.items():
+        if not tf.executing_eagerly() and not _depends_on(losses.op, tensor.op):
+            raise UsageError(
+                f"custom loss {name!r} ignores the {what}: its result must depend on them"
+            )
     return losses
+
+
+def _depends_on(operation: tf.Operation, source: tf.Operation) -> bool:
+    """True if an operation has another one of its graph among its inputs, or their inputs."""
+    operations, waiting = set(), [operation]
+    while waiting and source not in operations:
+        operation = waiting.pop()
+        if operation not in operations:
+            operations.add(operation)
+            waiting += [tensor.op for tensor in operation.inputs]
+    return source in operations
 
 
 _LossFunction = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -265,7 +289,9 @@ def make_classification_loss(config: losses_pb2.ClassificationLoss) -> Classific
 
         def entries(logits: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
             losses = function(logits, targets, weights)
-            return require_shape(config.custom.name, losses, logits.shape, logits.shape[:-1])
+            inputs = {"logits": logits, "targets": targets, "weights": weights}
+            allowed = (logits.shape, logits.shape[:-1])
+            return require_losses(config.custom.name, losses, inputs, *allowed)
 
         return ClassificationLoss(entries)
     return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config))

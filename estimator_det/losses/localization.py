@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 from estimator_det.boxes import geometry
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.losses.classification import require_shape, zero_images
+from estimator_det.losses.classification import require_losses, zero_images
 from estimator_det.protos import losses_pb2
 
 _Entries = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
@@ -101,7 +101,9 @@ def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationL
 
         def entries(predictions: tf.Tensor, targets: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
             losses = function(predictions, targets, weights)
-            return require_shape(config.custom.name, losses, weights.shape, predictions.shape)
+            inputs = {"predictions": predictions, "targets": targets, "weights": weights}
+            allowed = (weights.shape, predictions.shape)
+            return require_losses(config.custom.name, losses, inputs, *allowed)
 
         return LocalizationLoss(entries, on_boxes=getattr(function.func, "on_boxes", False))
     return LOCALIZATION_LOSSES.make_chosen(config)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.errors import UsageError
 from estimator_det.losses import classification, localization
@@ -74,6 +74,23 @@ def test_shapes_of_plug_ins(monkeypatch, losses, shape, message):
     arguments = tf.zeros([1, 2, 3]), tf.zeros([1, 2, 3]), tf.zeros([1, 2])
     with pytest.raises(UsageError, match=message) if message else contextlib.nullcontext():
         assert loss(*arguments).shape == shape
+
+
+def test_plug_ins_must_use_all_that_they_get(monkeypatch):
+    registry = Registry("localization")
+    monkeypatch.setattr(localization, "LOCALIZATION_LOSSES", registry)
+    registry.custom("whole")(localization.absolute_error)
+    registry.custom("unweighted")(lambda boxes, targets, _: tf.abs(boxes - targets))
+    registry.custom("constant")(lambda boxes, targets, weights: tf.ones_like(weights))
+    for name, message in {
+        "whole": "",
+        "unweighted": "'unweighted' ignores the weights",
+        "constant": "'constant' ignores the predictions",
+    }.items():
+        loss = make(f'custom {{ name: "{name}" }}')
+        refused = pytest.raises(UsageError, match=message) if message else contextlib.nullcontext()
+        with tf.Graph().as_default(), refused:
+            loss(*(tf1.placeholder(tf.float32, shape) for shape in ([1, 2, 4], [1, 2, 4], [1, 2])))
 
 
 def test_hand_worked():
