@@ -10,13 +10,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors.base import Groundtruth, make_detector
 from estimator_det.detectors.center_net.keypoints import SCORE_DISTANCE_RATIO, Refinement, refine
 from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from tests.detectors.keypoint_configs import LABEL_MAP, SIDE, small_config
+from tests.graphs import evaluate
 
 pytestmark = pytest.mark.usefixtures("small_network")
 MAP = SIDE // 4
@@ -63,12 +64,6 @@ def predictions_of(detector, maps):
     return detector.predict(images)._replace(maps=maps)
 
 
-def run(values):
-    with tf1.Session() as session:
-        session.run(tf1.global_variables_initializer())
-        return session.run(values)
-
-
 def test_perfect_maps_have_little_loss_and_others_more():
     points = np.full([1, 2, 3, 2], np.nan, np.float32)
     points[0, 0] = POINTS[0]
@@ -92,7 +87,7 @@ def test_perfect_maps_have_little_loss_and_others_more():
             predictions_of(detector, maps),
             groundtruth._replace(valid=tf.constant([[False, False]])),
         )
-        right, wrong, none = run([right, wrong, none])
+        right, wrong, none = evaluate([right, wrong, none])
     terms = ("object_center", "box/scale", "box/offset", "pose/keypoint/heatmap")
     for name in (f"Loss/{term}" for term in terms):
         assert right.terms[name] < 0.05 * wrong.terms[name]
@@ -161,7 +156,7 @@ def detections_of(boxes, classes, keypoints, text="", **task):
         for name, value in task.items():
             setattr(config.center_net.keypoint_estimation_task[0], name, value)
         detector, maps = perfect(config, boxes, classes, keypoints)
-        return run(detector.postprocess(predictions_of(detector, maps)).to_dict())
+        return evaluate(detector.postprocess(predictions_of(detector, maps)).to_dict())
 
 
 def test_overlapping_objects_are_suppressed_only_if_the_configuration_says_so():
@@ -188,7 +183,7 @@ def test_scores_are_calibrated_class_by_class():
             detector, maps = perfect(small_config(each), BOXES, [0, 1], POINTS)
             (logits,) = maps["object_center"]
             maps["object_center"] = (tf.where(logits > 0.0, logits, -200.0),)
-            results.append(run(detector.postprocess(predictions_of(detector, maps)).to_dict()))
+            results.append(evaluate(detector.postprocess(predictions_of(detector, maps)).to_dict()))
     plain, found = results
     assert sorted(plain["detection_classes"][0][:2]) == [0, 1]
     calibrated = np.where(found["detection_classes"][0] == 1, 1 / (1 + np.exp(5 - 9)), 0.9)

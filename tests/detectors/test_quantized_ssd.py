@@ -63,21 +63,17 @@ def test_names_of_ranges_in_a_light_pyramid():
     config = small_config(LIGHT_PYRAMID)
     config.ssd.feature_extractor.ClearField("num_layers")
     scopes = _scopes(config)
-    assert [scope for scope in scopes if scope.startswith(fpn)] == [
-        f"{fpn}/top_down/projection_2/weights_quant",
-        f"{fpn}/top_down/projection_2/act_quant",
-        f"{fpn}/top_down/projection_1/weights_quant",
-        f"{fpn}/top_down/projection_1/act_quant",
-        f"{fpn}/top_down/add/activation_AddV2_quant",
-        f"{fpn}/top_down/smoothing_1/separable_conv2d/weights_quant",
-        f"{fpn}/top_down/smoothing_1/separable_conv2d/act_quant",
-        f"{fpn}/top_down/smoothing_1/weights_quant",
-        f"{fpn}/top_down/smoothing_1/act_quant",
-        f"{fpn}/bottom_up_Conv2d_14/separable_conv2d/weights_quant",
-        f"{fpn}/bottom_up_Conv2d_14/separable_conv2d/act_quant",
-        f"{fpn}/bottom_up_Conv2d_14/weights_quant",
-        f"{fpn}/bottom_up_Conv2d_14/act_quant",
-    ]
+    projections, smoothed, lower = (
+        [f"{layer}/{kind}_quant" for layer in layers for kind in ("weights", "act")]
+        for layers in (
+            ["top_down/projection_2", "top_down/projection_1"],
+            ["top_down/smoothing_1/separable_conv2d", "top_down/smoothing_1"],
+            ["bottom_up_Conv2d_14/separable_conv2d", "bottom_up_Conv2d_14"],
+        )
+    )
+    expected = [*projections, "top_down/add/activation_AddV2_quant", *smoothed, *lower]
+    found = [scope for scope in scopes if scope.startswith(fpn)]
+    assert found == [f"{fpn}/{name}" for name in expected]
     assert [scope for scope in scopes if scope.startswith(f"{head}_1/Box")] == [
         f"{head}_1/{tower}/separable_conv2d/act_quant",
         f"{head}_1/{tower}/weights_quant",  # with a batch norm of its own

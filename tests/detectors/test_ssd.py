@@ -8,10 +8,11 @@ import pytest
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, BatchDetections, Groundtruth, make_detector
 from estimator_det.detectors.ssd import _map_indices
+from estimator_det.nets import inverted_residual
 from estimator_det.protos import model_pb2
 from tests import small_extractor
 from tests.detectors.configs import groundtruth, small_config, small_detector
-from tests.graphs import evaluate
+from tests.graphs import evaluate, shapes
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
 
@@ -142,20 +143,15 @@ def test_keypoints_are_decoded():
 @pytest.mark.usefixtures("two_layers")
 def test_keypoints_are_normalized_to_the_real_image():
     """As boxes are: here the real image is the upper half of the padded one."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        detector = small_detector(
-            """box_coder { keypoint_box_coder { num_keypoints: 1 } }
-            box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
-        )
+    detector = small_detector(
+        """box_coder { keypoint_box_coder { num_keypoints: 1 } }
+        box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
+    )
+    with tf.Graph().as_default():
         predictions = detector.predict(tf.zeros([1, 64, 64, 3]))
-        shapes = (tf.constant([[height, 64, 3]]) for height in (64, 32))
-        session.run(tf1.global_variables_initializer())
-        whole, half = session.run(
-            [
-                (found.keypoints[0], found.anchor_indices[0], found.num[0])
-                for found in (detector.postprocess(predictions, each) for each in shapes)
-            ]
-        )
+        sizes = (tf.constant([[height, 64, 3]]) for height in (64, 32))
+        each = [detector.postprocess(predictions, size) for size in sizes]
+        whole, half = evaluate([(d.keypoints[0], d.anchor_indices[0], d.num[0]) for d in each])
     points = dict(zip(whole[1][: int(whole[2])], whole[0]))
     common = [i for i in half[1][: int(half[2])] if i in points]
     assert common
@@ -236,7 +232,7 @@ def test_predicting_twice_shares_variables():
 @pytest.mark.usefixtures("two_layers")
 def test_graph_does_not_grow_with_the_batch():
     sizes = []
-    for batch in (32, 64):
+    for batch in (1, 64):
         with tf.Graph().as_default() as graph:
             fed = {
                 "boxes": tf1.placeholder(tf.float32, [batch, 3, 4]),
@@ -276,6 +272,26 @@ def test_restore_map():
 
 EFFICIENTDET = "feature_extractor { type: 'ssd_efficientnet-b0_bifpn_keras'"
 BIFPN = "bifpn { num_iterations: 1 num_filters: 8 }"
+
+
+def test_every_variable_of_a_classifier_is_restored():
+    """From its name, with its shape; of a network with few channels."""
+    mobilenet = inverted_residual
+    with tf.Graph().as_default():
+        with tf1.variable_scope("MobilenetV2"), mobilenet.arg_scope():
+            depth = mobilenet.depth_function(0.1, 4)
+            mobilenet.inverted_residual_net(tf.zeros([1, 64, 64, 3]), mobilenet.V2_LAYERS, depth)
+        classifier = shapes()
+    detector = small_detector(
+        """feature_extractor { type: "ssd_mobilenet_v2" num_layers: 3 }
+        anchor_generator { ssd_anchor_generator { num_layers: 3 } }"""
+    )
+    with tf.Graph().as_default():
+        detector.predict(tf.zeros([1, 64, 64, 3]))
+        found = {n: v.shape.as_list() for n, v in detector.restore_map("classification").items()}
+    assert len(classifier) > 100 and classifier.items() <= found.items()
+    own = found.keys() - classifier.keys()
+    assert own and all(name.startswith("MobilenetV2/layer_19_") for name in own)
 
 
 @pytest.mark.parametrize(

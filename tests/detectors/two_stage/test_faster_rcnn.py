@@ -303,9 +303,10 @@ def test_refused(overrides, message):
         make_detector(configs.small_config(overrides), is_training=True)
 
 
-def test_size_of_the_graph_does_not_depend_on_the_batch():
+@pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
+def test_size_of_the_graph_does_not_depend_on_the_batch(overrides):
     sizes = []
-    detector = configs.small_detector("num_classes: 90", is_training=False)
+    detector = configs.small_detector(f"num_classes: 90 {overrides}", is_training=False)
     for batch in (1, 8):
         with tf.Graph().as_default() as graph:
             predictions = detector.predict(tf.zeros([batch, 64, 64, 3]))

@@ -59,36 +59,23 @@ def test_a_task_may_be_missing_for_a_while(monkeypatch):
     assert world.asked == {"c:1", "w:2", "p:1"} and not world.left  # not itself
 
 
-def test_a_missing_worker_ends_the_process_later(monkeypatch):
-    world = World(monkeypatch)
-    world.there.remove("w:2")
-    world.look_at(5)
+@pytest.mark.parametrize(
+    ("needs_all", "missing", "task", "ends_at"),
+    [(False, "w:2", "worker 1", 20), (True, "w:2", "worker 1", 10), (False, "p:1", "ps 0", 10)],
+)
+def test_a_missing_task_ends_the_process(monkeypatch, needs_all, missing, task, ends_at):
+    """A server at once, and a worker that is needed; of another, the stop comes first."""
+    world = World(monkeypatch, needs_all=needs_all)
+    world.there.remove(missing)
     world.look_at(10)
-    assert world.stop.is_requested
-    with pytest.raises(MissingTaskError, match=r"^worker 1 of the cluster is missing: nothing has"):
+    told = f"^{task} of the cluster is missing: nothing has listened on {missing} for 10 seconds"
+    with pytest.raises(MissingTaskError, match=f"{told}.*--task_timeout_secs"):
         world.stop.raise_if_requested()
+    assert bool(world.left) == (ends_at == 10)
     world.look_at(19)
-    assert not world.left
+    assert bool(world.left) == (ends_at == 10)
     world.look_at(20)
-    assert world.left == [world.stop.cause]
-
-
-def test_a_missing_server_ends_the_process_at_once(monkeypatch):
-    world = World(monkeypatch)
-    world.there = {"c:1", "w:2"}
-    world.look_at(10)
-    (error,) = world.left
-    assert "ps 0 of the cluster is missing: nothing has listened on p:1 for 10 seconds" in str(
-        error
-    )
-    assert "--task_timeout_secs" in str(error)
-
-
-def test_a_missing_worker_ends_the_process_at_once_where_all_are_needed(monkeypatch):
-    world = World(monkeypatch, needs_all=True)
-    world.there.remove("w:2")
-    world.look_at(10)
-    assert world.left == [world.stop.cause]
+    assert world.left[0] is world.stop.cause
 
 
 def test_when_training_is_over_tasks_leave(monkeypatch):

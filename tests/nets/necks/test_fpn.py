@@ -3,6 +3,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 from estimator_det.nets.necks import fpn
 from estimator_det.nets.quantization import Quantization, Quantizer, quantized_by
+from tests.graphs import evaluate
 
 
 def test_names_of_quantized_sums():
@@ -17,13 +18,12 @@ def test_names_of_quantized_sums():
 
 
 def test_unknown_sizes_are_cut_at_run_time():
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default():
         fine = tf1.placeholder(tf.float32, [1, None, None, 3])
         coarse = tf1.placeholder(tf.float32, [1, None, None, 3])
         maps = fpn.top_down_maps([fine, coarse], fpn.LayerOptions(2, explicit_padding=True))
-        session.run(tf1.global_variables_initializer())
         fed = {fine: np.zeros([1, 5, 7, 3]), coarse: np.zeros([1, 3, 4, 3])}
-        assert [m.shape for m in session.run(maps, fed)] == [(1, 5, 7, 2), (1, 3, 4, 2)]
+        assert [m.shape for m in evaluate(maps, fed)] == [(1, 5, 7, 2), (1, 3, 4, 2)]
 
 
 def test_pooled_maps_keep_the_largest():

@@ -19,11 +19,6 @@ model { ssd {
   image_resizer { fixed_shape_resizer { height: 8 width: 8 } } inplace_batchnorm_update: true } }
 train_config { unpad_groundtruth_tensors: false }
 """
-_BACKENDS = {
-    "estimator": {},
-    "loop": {"loop": LoopOptions()},
-    "tpu_estimator": {"tpu": TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)},
-}
 _ANCHORS = 3
 
 
@@ -65,42 +60,36 @@ def _contents(folder: pathlib.Path) -> Dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-_CHANGES = {
-    "num_classes": (
-        "model { ssd { num_classes: 2 } }",
-        [
-            "does not fit the configuration",
-            "BoxPredictor_0/ClassPredictor/biases has shape [12], the model needs [9]",
-            "use --set model.ssd.num_classes=3",
-        ],
-    ),
-    "moving averages": (
-        "train_config { optimizer { use_moving_average: true } }",
-        ["no moving averages", "train_config.optimizer.use_moving_average=false"],
-    ),
-    "optimizer": (
-        """train_config { optimizer { adam_optimizer { learning_rate {
-          constant_learning_rate { learning_rate: 0.1 } } } } }""",
-        ["/Adam is missing", "pipeline.config in its folder", "another model_dir"],
-    ),
-}
+_ADAM = "adam_optimizer { learning_rate { constant_learning_rate { learning_rate: 0.1 } } }"
 
 
 # Backends share the comparison: one refusal shows that a backend makes it.
 @pytest.mark.parametrize(
-    ("backend", "name"),
-    [("estimator", "optimizer"), ("loop", "moving averages"), ("tpu_estimator", "num_classes")],
+    ("backend", "change", "remedies"),
+    [
+        (
+            {},
+            f"train_config {{ optimizer {{ {_ADAM} }} }}",
+            ["/Adam is missing", "pipeline.config in its folder", "another model_dir"],
+        ),
+        (
+            {"loop": LoopOptions()},
+            "train_config { optimizer { use_moving_average: true } }",
+            ["no moving averages", "train_config.optimizer.use_moving_average=false"],
+        ),
+        (
+            {"tpu": TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)},
+            "model { ssd { num_classes: 2 } }",
+            ["ClassPredictor/biases has shape [12], the model needs [9]", "--set model.ssd.num_cl"],
+        ),
+    ],
+    ids=["estimator", "loop", "tpu_estimator"],
 )
-def test_it_is_refused_and_nothing_changes(tmp_path, backend, name):
-    change, remedies = _CHANGES[name]
-
-    def train(config: Any, num_steps: int) -> None:
-        fake.train(tmp_path, num_steps, config, **_BACKENDS[backend])
-
-    train(fake.pipeline_config(_FIT), 2)
+def test_it_is_refused_and_nothing_changes(tmp_path, backend, change, remedies):
+    fake.train(tmp_path, 2, fake.pipeline_config(_FIT), **backend)
     before = _contents(tmp_path)
     with pytest.raises(RunError) as refusal:
-        train(fake.pipeline_config(_FIT + change), 4)
+        fake.train(tmp_path, 4, fake.pipeline_config(_FIT + change), **backend)
     assert _contents(tmp_path) == before
     for text in [str(tmp_path / "model.ckpt-2"), *remedies]:
         assert text in str(refusal.value)
