@@ -76,30 +76,25 @@ def test_every_scale_is_that_of_its_own_number():
     np.testing.assert_allclose(decoded.boxes, [[2.0, 0.0, 6.0, 4.0]], atol=1e-6)
 
 
-# Message, its coder, and the coder of a message that sets nothing.
+# Fields of a message, its coder, and the coder of a message that sets nothing.
 ALL = {
     "faster_rcnn_box_coder": (
-        "faster_rcnn_box_coder { y_scale: 2 x_scale: 3 height_scale: 4 width_scale: 6 }",
-        CenterSizeCoder(2.0, 3.0, 4.0, 6.0),
-        CenterSizeCoder(*SCALES),
+        "y_scale: 2 x_scale: 3 height_scale: 4 width_scale: 6",
+        CenterSizeCoder(2.0, 3.0, 4.0, 6.0), CenterSizeCoder(*SCALES),
     ),
     "keypoint_box_coder": (
-        "keypoint_box_coder { num_keypoints: 2 y_scale: 3 x_scale: 2 height_scale: 4"
-        " width_scale: 6 }",
+        "num_keypoints: 2 y_scale: 3 x_scale: 2 height_scale: 4 width_scale: 6",
         KeypointCoder(2, CenterSizeCoder(3.0, 2.0, 4.0, 6.0)),
         KeypointCoder(2, CenterSizeCoder(*SCALES)),
     ),
     "square_box_coder": (
-        "square_box_coder { y_scale: 2 x_scale: 3 length_scale: 4 }",
-        SquareCoder(2.0, 3.0, 4.0),
-        SquareCoder(10.0, 10.0, 5.0),
+        "y_scale: 2 x_scale: 3 length_scale: 4",
+        SquareCoder(2.0, 3.0, 4.0), SquareCoder(10.0, 10.0, 5.0),
     ),
     "mean_stddev_box_coder": (
-        "mean_stddev_box_coder { stddev: 0.5 }",
-        CornerCoder(0.5),
-        CornerCoder(float(np.float32(0.01))),
+        "stddev: 0.5", CornerCoder(0.5), CornerCoder(float(np.float32(0.01))),
     ),
-}
+}  # fmt: skip
 
 
 def make(text):
@@ -109,7 +104,7 @@ def make(text):
 @pytest.mark.parametrize("kind", sorted(CODERS))
 def test_every_coder_is_made_from_its_message(kind):
     text, coder, default = ALL[kind]
-    assert make(text) == coder
+    assert make(f"{kind} {{ {text} }}") == coder
     assert make(f"{kind} {{ {'num_keypoints: 2' if 'keypoint' in kind else ''} }}") == default
 
 

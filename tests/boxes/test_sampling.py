@@ -27,17 +27,14 @@ def counts(sample, indicator, labels):
 @pytest.mark.parametrize(
     ("size", "fraction", "images", "expected"),
     [
-        (
-            *(8, 0.5),
-            [(10, 20), (2, 20), (10, 3), (0, 30), (5, 0), (0, 0)],
-            [(4, 4), (2, 6), (4, 3), (0, 8), (4, 0), (0, 0)],
-        ),
+        (*(8, 0.5), [(10, 20), (2, 20), (10, 3), (0, 30), (5, 0), (0, 0)],
+         [(4, 4), (2, 6), (4, 3), (0, 8), (4, 0), (0, 0)]),
         (7, 0.25, [(10, 20)], [(1, 6)]),  # the fraction rounds down
         (1000000, 1.0, [(10, 20), (0, 30), (30, 0)], [(10, 20), (0, 30), (30, 0)]),
         # Without a size: all positives, and a share of negatives.
         (None, 0.25, [(5, 20), (1, 20), (5, 10), (0, 20)], [(5, 15), (1, 3), (5, 10), (0, 0)]),
     ],
-)
+)  # fmt: skip
 def test_counts_by_hand(size, fraction, images, expected):
     indicator, labels = batch(*images)
     sample = balanced_sample(indicator, labels, size, fraction)

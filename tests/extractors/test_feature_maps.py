@@ -25,6 +25,8 @@ class Row(NamedTuple):
     repeats: bool = False  # shows for one more network what other rows show
 
 
+LAST = "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25"
+DEPTH = "additional_layer_depth"
 LEAVES = [f"BatchNorm/{n}" for n in ("beta", "gamma", "moving_mean", "moving_variance")]
 
 
@@ -42,152 +44,79 @@ def split(layer: str) -> Dict[str, None]:
 
 
 ROWS = [
-    Row(
-        "ssd_mobilenet_v1",
-        f"{SMALL} num_layers: 3 pad_to_multiple: 32",
-        (70, 33),  # padded to 96 x 64
-        [(6, 4, 51), (3, 2, 102), (2, 1, 51)],
-    ),
-    Row(
-        "ssd_mobilenet_v1",
-        f"{SMALL} use_depthwise: true use_explicit_padding: true",
-        (300, 300),
-        squares([51, 102, 51, 25, 25, 12], [19, 10, 5, 3, 2, 1]),
-        has={"MobilenetV1/Conv2d_13_pointwise_2_Conv2d_2_3x3_s2_51_depthwise/BatchNorm/beta": None},
-    ),
-    Row(
-        "ssd_mobilenet_v1_fpn",
-        f"{SMALL} fpn {{ min_level: 2 max_level: 6 additional_layer_depth: 64 }}",
-        (128, 160),
-        wide(6, (32, 40), (16, 20), (8, 10), (4, 5), (2, 3)),
-        has={"MobilenetV1/fpn/projection_1/weights": [1, 1, 12, 6]},
-        lacks=("bottom_up_Conv2d_15",),
-    ),
-    Row(  # the last two layers of the backbone are narrower
-        "ssd_mobilenet_v1_fpn",
-        f"{SMALL} use_depthwise: true",
-        (128, 160),
-        wide(25, (16, 20), (8, 10), (4, 5), (2, 3), (1, 2)),
+    Row("ssd_mobilenet_v1", f"{SMALL} num_layers: 3 pad_to_multiple: 32",
+        (70, 33), [(6, 4, 51), (3, 2, 102), (2, 1, 51)]),  # padded to 96 x 64
+    Row("ssd_mobilenet_v1", f"{SMALL} use_depthwise: true use_explicit_padding: true",
+        (300, 300), squares([51, 102, 51, 25, 25, 12], [19, 10, 5, 3, 2, 1]),
         scope="MobilenetV1/",
-        has={
-            "Conv2d_12_pointwise/weights": [1, 1, 51, 51],
-            "Conv2d_13_pointwise/weights": [1, 1, 51, 25],
-            **split("fpn/smoothing_1"),
-            **split("fpn/smoothing_2"),
-            **split("fpn/bottom_up_Conv2d_14"),
-            **split("fpn/bottom_up_Conv2d_15"),
-        },
-        variables=27 * 5 + 3 * 2 + 4 * 6,
-    ),
-    Row(
-        "ssd_mobilenet_v1_ppn",
-        SMALL,
-        (128, 160),
-        wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
-        scope="MobilenetV1/Conv2d_",  # no layers of its own
-        has={"13_pointwise/weights": None},
-        variables=27 * 5,
-    ),
-    Row(
-        EMBEDDED,
-        f"{SMALL} use_depthwise: true",
-        (256, 256),
-        squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
-        scope="MobilenetV1/",
-        has={
-            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25_depthwise/depthwise_weights": [2, 2, 12, 1],
-            "Conv2d_13_pointwise_2_Conv2d_4_2x2_s2_25/weights": [1, 1, 12, 25],
-        },
-    ),
-    Row(
-        "ssd_mobilenet_v2_fpn",
-        f"depth_multiplier: 0.5 {PENALIZED}",
-        (128, 128),
-        squares([128] * 5, [16, 8, 4, 2, 1]),
-        scope="MobilenetV2/",
-        has={
-            "Conv_1/weights": [1, 1, 160, 640],
-            "fpn/projection_3/weights": [1, 1, 640, 128],
-            "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None,
-        },
-        variables=52 * 5 + 3 * 2 + 4 * 5,
-        repeats=True,
-    ),
-]
+        has={"Conv2d_13_pointwise_2_Conv2d_2_3x3_s2_51_depthwise/BatchNorm/beta": None}),
+    Row("ssd_mobilenet_v1_fpn", f"{SMALL} fpn {{ min_level: 2 max_level: 6 {DEPTH}: 64 }}",
+        (128, 160), wide(6, (32, 40), (16, 20), (8, 10), (4, 5), (2, 3)),
+        scope="MobilenetV1/", has={"fpn/projection_1/weights": [1, 1, 12, 6]},
+        lacks=("bottom_up_Conv2d_15",)),
+    # The last two layers of the backbone are narrower.
+    Row("ssd_mobilenet_v1_fpn", f"{SMALL} use_depthwise: true",
+        (128, 160), wide(25, (16, 20), (8, 10), (4, 5), (2, 3), (1, 2)), scope="MobilenetV1/",
+        has={"Conv2d_12_pointwise/weights": [1, 1, 51, 51],
+             "Conv2d_13_pointwise/weights": [1, 1, 51, 25],
+             **split("fpn/smoothing_1"), **split("fpn/smoothing_2"),
+             **split("fpn/bottom_up_Conv2d_14"), **split("fpn/bottom_up_Conv2d_15")},
+        variables=27 * 5 + 3 * 2 + 4 * 6),
+    # It has no layers of its own.
+    Row("ssd_mobilenet_v1_ppn", SMALL,
+        (128, 160), wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
+        scope="MobilenetV1/Conv2d_", has={"13_pointwise/weights": None}, variables=27 * 5),
+    Row(EMBEDDED, f"{SMALL} use_depthwise: true",
+        (256, 256), squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
+        scope="MobilenetV1/", has={f"{LAST}_depthwise/depthwise_weights": [2, 2, 12, 1],
+                                   f"{LAST}/weights": [1, 1, 12, 25]}),
+    Row("ssd_mobilenet_v2_fpn", f"depth_multiplier: 0.5 {PENALIZED}",
+        (128, 128), squares([128] * 5, [16, 8, 4, 2, 1]), scope="MobilenetV2/",
+        has={"Conv_1/weights": [1, 1, 160, 640], "fpn/projection_3/weights": [1, 1, 640, 128],
+             "fpn/bottom_up_Conv2d_21/BatchNorm/beta": None},
+        variables=52 * 5 + 3 * 2 + 4 * 5, repeats=True),
+]  # fmt: skip
 # Networks that `short_networks` makes short.
 SHORT_ROWS = [
-    Row(
-        "ssd_resnet50_v1_ppn",
-        NORM,
-        (160, 192),
-        wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
-        scope="resnet_v1_50/",
-        has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]},
-    ),
-    Row(  # padded to 96 x 160; the multiplier applies to the extra layers alone
-        "ssd_pnasnet",
-        f"{SMALL} num_layers: 4 pad_to_multiple: 32",
-        (96, 130),
-        [(6, 10, 16), (3, 5, 32), (2, 3, 51), (1, 2, 25)],
-        has={
-            "conv0/weights": [3, 3, 3, 6],
-            "cell_stem_0/comb_iter_0/left/bn_sep_3x3_1/gamma": None,
-            "SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_25/weights": [1, 1, 32, 25],
-            "SSD_feature_maps/Cell_11_2_Conv2d_2_3x3_s2_51/weights": [3, 3, 25, 51],
-        },
-        lacks=("conv0/BatchNorm", "cell_stem_0/BatchNorm"),
-        repeats=True,
-    ),
-    Row(  # 44 channels make 48, and sides of 100 and 60 make 128 and 64
-        MNASFPN,
-        """use_explicit_padding: true pad_to_multiple: 64 depth_multiplier: 0.5 min_depth: 8
-        fpn { max_level: 6 additional_layer_depth: 88 }""",
-        (100, 60),
-        wide(48, (16, 8), (8, 4), (4, 2), (2, 1)),
-        repeats=True,
-    ),
-    Row(  # not even the padding has an effect: 300 pixels stay 300
-        "ssd_spaghettinet",
-        f"""depth_multiplier: 0.1 min_depth: 4 use_depthwise: true pad_to_multiple: 256 {OVERRIDE}
-        use_explicit_padding: true {PENALIZED}""",
-        (300, 300),
-        squares([120, 168, 136, 136, 64], [19, 10, 5, 3, 3]),
+    Row("ssd_resnet50_v1_ppn", NORM,
+        (160, 192), wide(1024, (10, 12), (5, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
+        scope="resnet_v1_50/", has={"Base_Conv2d_1x1_1024/weights": [1, 1, 1024, 1024]}),
+    # Padded to 96 x 160; the multiplier applies to the extra layers alone.
+    Row("ssd_pnasnet", f"{SMALL} num_layers: 4 pad_to_multiple: 32",
+        (96, 130), [(6, 10, 16), (3, 5, 32), (2, 3, 51), (1, 2, 25)],
+        has={"conv0/weights": [3, 3, 3, 6],
+             "cell_stem_0/comb_iter_0/left/bn_sep_3x3_1/gamma": None,
+             "SSD_feature_maps/Cell_11_1_Conv2d_2_1x1_25/weights": [1, 1, 32, 25],
+             "SSD_feature_maps/Cell_11_2_Conv2d_2_3x3_s2_51/weights": [3, 3, 25, 51]},
+        lacks=("conv0/BatchNorm", "cell_stem_0/BatchNorm"), repeats=True),
+    # 44 channels make 48, and sides of 100 and 60 make 128 and 64.
+    Row(MNASFPN, f"""use_explicit_padding: true pad_to_multiple: 64 depth_multiplier: 0.5
+        min_depth: 8 fpn {{ max_level: 6 {DEPTH}: 88 }}""",
+        (100, 60), wide(48, (16, 8), (8, 4), (4, 2), (2, 1)), repeats=True),
+    # Not even the padding has an effect: 300 pixels stay 300.
+    Row("ssd_spaghettinet", f"""depth_multiplier: 0.1 min_depth: 4 use_depthwise: true
+        pad_to_multiple: 256 use_explicit_padding: true {OVERRIDE} {PENALIZED}""",
+        (300, 300), squares([120, 168, 136, 136, 64], [19, 10, 5, 3, 3]),
         scope="spaghettinet_edgetpu_m/",
-        has={
-            "spaghetti_net/stem_node/stem/weights": None,
-            "spaghetti_net/n1_0/slice_3/weights": None,
-            "spaghetti_net/n1_0/concat/max": None,
-            "spaghetti_net/n3_0/depthwise/BatchNorm/gamma": None,
-            "spaghetti_net/n5_0/depthwise/biases": None,
-            "edge_n4_c0n0/1x1_before_upsample/weights": None,
-            "edge_c0n1_c0n2/1x1_after_downsampling/weights": None,
-            "edge_n5_c0n4/1x1_no_resampling/weights": None,
-        },
-    ),
-]
+        has=dict.fromkeys((
+            "spaghetti_net/stem_node/stem/weights", "spaghetti_net/n1_0/slice_3/weights",
+            "spaghetti_net/n1_0/concat/max", "spaghetti_net/n3_0/depthwise/BatchNorm/gamma",
+            "spaghetti_net/n5_0/depthwise/biases", "edge_n4_c0n0/1x1_before_upsample/weights",
+            "edge_c0n1_c0n2/1x1_after_downsampling/weights",
+            "edge_n5_c0n4/1x1_no_resampling/weights",
+        ))),
+]  # fmt: skip
 # Rows of the network that `tiny_mobiledet` makes small.
 MOBILEDET_ROWS = [
-    Row(  # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead
-        "tiny_mobiledet",
-        f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
-        (70, 40),
-        [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)],
-    ),
-    Row(
-        "tiny_mobiledet",
-        f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
-        (64, 64),
-        squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]),
-        scope="Tiny/",
-        has={
-            f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
-            for row, depth in ((2, 128), (3, 64), (4, 64), (5, 32))
-            for leaf in ("depthwise_weights", *LEAVES)
-        },
-    ),
-]
-
-
+    # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead.
+    Row("tiny_mobiledet", f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
+        (70, 40), [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)]),
+    Row("tiny_mobiledet", f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
+        (64, 64), squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]), scope="Tiny/",
+        has={f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
+             for row, depth in ((2, 128), (3, 64), (4, 64), (5, 32))
+             for leaf in ("depthwise_weights", *LEAVES)}),
+]  # fmt: skip
 EVERY_ROW = [
     *ROWS,
     *(row._replace(fixtures=("short_networks", "fresh_builds")) for row in SHORT_ROWS),

@@ -60,15 +60,11 @@ def test_regularizers(kind, expected):
         ("random_normal_initializer { stddev: 0.5 mean: -1 }", -1.0, 0.5, 2.0),
         ("variance_scaling_initializer { factor: 1 mode: FAN_IN }", 0.0, 0.1, 0.228),
         ("variance_scaling_initializer { factor: 1 mode: FAN_OUT }", 0.0, 0.05, 0.114),
-        (
-            "variance_scaling_initializer { factor: 2 mode: FAN_AVG uniform: true }",
-            0.0,
-            0.08944,
-            0.08944 * 3**0.5,
-        ),
+        ("variance_scaling_initializer { factor: 2 mode: FAN_AVG uniform: true }", 0.0, 0.08944,
+         0.08944 * 3**0.5),
         ('keras_initializer_by_name: "ones"', 1.0, 0.0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_initializers(text, mean, stddev, farthest):
     config = parse(f"initializer {{ {text} }}").initializer
     with tf.Graph().as_default():

@@ -13,26 +13,19 @@ from tests.faults import faults
 from tests.graphs import evaluate, shapes
 
 
-def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **options):
+def make_head(text: str, training: bool, background=True, num_classes=5, learns=None):
     config = text_format.Parse(text, box_predictor_pb2.BoxPredictor())
-    return predict_with(config, depths, anchors, training, **options)
+    flags = {"is_training": training, "norm_is_training": training if learns is None else learns}
+    return make_box_head(config, num_classes, add_background_class=background, **flags)
 
 
-def predict_with(config, depths, anchors, training: bool, num_classes=5, background=True):
-    predictor = make_box_head(
-        config,
-        num_classes,
-        add_background_class=background,
-        is_training=training,
-        norm_is_training=training,
-    )
-    sides = [4, 2, 2, 1, 1, 1]
-    rng = np.random.default_rng(0)
+def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **options):
+    random = np.random.default_rng(0)
     maps = [
-        tf.constant(rng.normal(size=(2, side, side, depth)), tf.float32)
-        for side, depth in zip(sides, depths)
+        tf.constant(random.normal(size=(2, side, side, depth)), tf.float32)
+        for side, depth in zip([4, 2, 2, 1], depths)
     ]
-    return predictor.predict(maps, list(anchors))
+    return make_head(text, training, **options).predict(maps, list(anchors))
 
 
 def test_convolutional_head():
@@ -40,16 +33,13 @@ def test_convolutional_head():
         found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
         assert found.box_encodings.shape == (2, 4 * 4 * 3 + 2 * 2 * 6, 4)
         assert found.class_logits.shape == (2, 72, 6)
-        assert shapes() == {
-            "BoxPredictor_0/BoxEncodingPredictor/weights": [1, 1, 8, 12],
-            "BoxPredictor_0/BoxEncodingPredictor/biases": [12],
-            "BoxPredictor_0/ClassPredictor/weights": [1, 1, 8, 18],
-            "BoxPredictor_0/ClassPredictor/biases": [18],
-            "BoxPredictor_1/BoxEncodingPredictor/weights": [1, 1, 8, 24],
-            "BoxPredictor_1/BoxEncodingPredictor/biases": [24],
-            "BoxPredictor_1/ClassPredictor/weights": [1, 1, 8, 36],
-            "BoxPredictor_1/ClassPredictor/biases": [36],
-        }
+        expected = {}
+        for number, anchors in enumerate((3, 6)):
+            for kind, columns in (("BoxEncoding", 4 * anchors), ("Class", 6 * anchors)):
+                layer = f"BoxPredictor_{number}/{kind}Predictor"
+                expected[f"{layer}/weights"] = [1, 1, 8, columns]
+                expected[f"{layer}/biases"] = [columns]
+        assert shapes() == expected
         assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
 
 
@@ -170,11 +160,7 @@ def test_dropout_drops_in_training_where_asked_for(head, wanted, training):
 @pytest.mark.parametrize("head", ["convolutional", "weight_shared_convolutional"])
 def test_share_that_dropout_keeps(head):
     text = f"{head}_box_predictor {{ use_dropout: true dropout_keep_probability: 0.75 }}"
-    config = text_format.Parse(text, box_predictor_pb2.BoxPredictor())
-    box_head = make_box_head(
-        config, 2, add_background_class=True, is_training=True, norm_is_training=True
-    )
-    assert box_head.head.dropout_keep_probability == 0.75
+    assert make_head(text, training=True).head.dropout_keep_probability == 0.75
 
 
 SHARED = "WeightSharedConvolutionalBoxPredictor"
@@ -227,22 +213,16 @@ def test_biases_before_batch_norm_only_where_forced(forced, depthwise):
 )
 @pytest.mark.parametrize("learns", [True, False])
 def test_batch_norm_of_a_head_may_be_frozen_while_it_trains(text, learns):
-    text = (
-        text % "box_predictor { num_layers_before_predictor: 1 conv_hyperparams { batch_norm {} }"
-    )
-    config = text_format.Parse(f"{text} }}", box_predictor_pb2.BoxPredictor())
-    head = make_box_head(
-        config, 2, add_background_class=True, is_training=True, norm_is_training=learns
-    )
+    text %= "box_predictor { num_layers_before_predictor: 1 conv_hyperparams { batch_norm {} }"
     with tf.Graph().as_default():
-        head.predict([tf.zeros([2, 4, 4, 8])], [1])
+        predict(f"{text} }}", depths=[8], anchors=[1], training=True, learns=learns)
         assert bool(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)) == learns
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }", "1 or"),
+        ("weight_shared_convolutional_box_predictor { num_layers_before_predictor: 1 }", "more"),
         ("convolutional_box_predictor { box_encodings_clip_range { min: 1 max: 0 } }", "above max"),
     ],
 )
@@ -251,14 +231,9 @@ def test_errors(text, message):
 
 
 def test_unknown_sizes():
-    config = text_format.Parse("convolutional_box_predictor {}", box_predictor_pb2.BoxPredictor())
-    predictor = make_box_head(
-        config, 2, add_background_class=True, is_training=False, norm_is_training=False
-    )
-    with tf.Graph().as_default(), tf1.Session() as session:
+    with tf.Graph().as_default():
         fed = tf1.placeholder(tf.float32, [None, None, None, 4])
-        found = predictor.predict([fed], [3])
-        session.run(tf1.global_variables_initializer())
-        values = session.run(found, {fed: np.zeros([5, 2, 3, 4])})
+        found = make_head("convolutional_box_predictor {}", False).predict([fed], [3])
+        values = evaluate(found, {fed: np.zeros([5, 2, 3, 4])})
     assert values.box_encodings.shape == (5, 18, 4)
-    assert values.class_logits.shape == (5, 18, 3)
+    assert values.class_logits.shape == (5, 18, 6)

@@ -32,16 +32,12 @@ def test_region_box_head_drops_if_asked_to(text, keep):
 
 
 def test_region_box_head_as_configured():
-    layer = (
-        "fc_hyperparams { op: FC initializer { random_normal_initializer { mean: -2 stddev: 0 } } }"
-    )
-    config = text_format.Parse(
-        f"share_box_across_classes: true {layer}", box_predictor_pb2.MaskRCNNBoxPredictor()
-    )
+    text = """share_box_across_classes: true fc_hyperparams { op: FC initializer {
+        random_normal_initializer { mean: -2 stddev: 0 } } }"""
+    config = text_format.Parse(text, box_predictor_pb2.MaskRCNNBoxPredictor())
     with tf.Graph().as_default():
-        raw = heads.make_region_box_head(config, 3, is_training=False).predict(
-            tf.ones([2, 1, 1, 4])
-        )
+        head = heads.make_region_box_head(config, 3, is_training=False)
+        raw = head.predict(tf.ones([2, 1, 1, 4]))
         codes, logits = evaluate([raw.box_encodings, raw.class_logits])
     np.testing.assert_array_equal(codes, np.full([2, 1, 4], -8.0))  # one box for all classes
     np.testing.assert_array_equal(logits, np.full([2, 4], -8.0))
@@ -78,10 +74,8 @@ def test_mask_head(convolve_first):
         kernels = list(shapes("weights").values())
         more = [[3, 3, 6, 6]] if convolve_first else []
         assert kernels == [[3, 3, 9, 6], [3, 3, 6, 6], *more, [3, 3, 6, 3]]
-        assert (
-            list(shapes("weights"))[-1]
-            == f"SecondStageBoxPredictor/Conv_{len(kernels) - 1}/weights"
-        )
+        last = list(shapes("weights"))[-1]
+        assert last == f"SecondStageBoxPredictor/Conv_{len(kernels) - 1}/weights"
 
 
 def test_mask_head_as_configured():

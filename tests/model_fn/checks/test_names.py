@@ -41,18 +41,10 @@ def test_what_runs_is_accepted():
             "'coco_detection_metrcs' is not known",
             "did you mean 'coco_detection_metrics'? Supported: coco_detection_metrics",
         ),
-        (
-            "model.ssd.feature_extractor.type=ssd_mobilenet_v7",
-            "model.ssd.feature_extractor.type",
-            "'ssd_mobilenet_v7' is not known",
-            "did you mean 'ssd_mobilenet_v",
-        ),
-        (
-            "model={ experimental_model { name: 'mine' } }",
-            "model.experimental_model",
-            "'experimental_model' is not supported yet",
-            "supported: center_net, faster_rcnn, ssd",
-        ),
+        ("model.ssd.feature_extractor.type=ssd_mobilenet_v7", "model.ssd.feature_extractor.type",
+         "'ssd_mobilenet_v7' is not known", "did you mean 'ssd_mobilenet_v"),
+        ("model={ experimental_model { name: 'mine' } }", "model.experimental_model",
+         "'experimental_model' is not supported yet", "supported: center_net, faster_rcnn, ssd"),
         (
             "model={ faster_rcnn { second_stage_box_predictor { "
             "convolutional_box_predictor {} } } }",
@@ -68,7 +60,7 @@ def test_what_runs_is_accepted():
             "did you mean 'faster_rcnn_resnet50'",
         ),
     ],
-)
+)  # fmt: skip
 def test_what_no_run_can_make_is_refused(assignment, field, message, remedy):
     (problem,) = _problems(assignment)
     assert (problem.severity, problem.field) == ("error", field)

@@ -77,18 +77,12 @@ def test_what_else_is_static(ssd):
             "model.ssd.loss.hard_example_miner",
             ["NonMaxSuppressionV3", "unknown shape, [?]", "in suppress_image)"],
         ),
-        (
-            "matcher { bipartite_matcher {} }",
-            "model.ssd.matcher.bipartite_matcher",
-            ["unknown shape", "(estimator_det/boxes/matching.py:", "in take_best)"],
-        ),
-        (
-            PADDED + "false } }",
-            "model.ssd.image_resizer.keep_aspect_ratio_resizer",
-            ["image is [2, ?, ?, 3]"],
-        ),
+        ("matcher { bipartite_matcher {} }", "model.ssd.matcher.bipartite_matcher",
+         ["unknown shape", "(estimator_det/boxes/matching.py:", "in take_best)"]),
+        (PADDED + "false } }", "model.ssd.image_resizer.keep_aspect_ratio_resizer",
+         ["image is [2, ?, ?, 3]"]),
     ],
-)
+)  # fmt: skip
 @pytest.mark.usefixtures("small_network")
 def test_one_unfit_part_is_named(ssd, field, operations):
     config = a_config()

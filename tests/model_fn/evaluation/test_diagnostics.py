@@ -119,11 +119,8 @@ def test_why_zero(found, scores, classes, reason):
     [
         # Of NaN: no boxes of the class, or none that counts.
         ("PascalBoxes_PerformanceByCategory/AP@0.5IOU/dog", math.nan, "no groundtruth box of this"),
-        (
-            "PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat",
-            math.nan,
-            "all are difficult, in groups",
-        ),
+        ("PascalBoxes_PerformanceByCategory/AP@0.5IOU/cat", math.nan,
+         "all are difficult, in groups"),
         ("PanopticQuality@0.50IOU_ByCategory/dog", math.nan, "no groundtruth box of this class"),
         ("OpenImagesV2_Precision/mAP@0.5IOU", math.nan, "all are difficult, in groups"),
         ("Loss/total_loss", math.nan, "the loss is not finite"),
@@ -143,7 +140,7 @@ def test_why_zero(found, scores, classes, reason):
         ("DetectionBoxes_PerformanceByCategory/mAP//m/cat", 0.0, "no detection has the class /m/"),
         ("PanopticQuality@0.50IOU", 0.0, "no detection overlaps a box of its class"),
     ],
-)
+)  # fmt: skip
 def test_every_set_has_reasons(name, value, reason):
     categories = [*CATEGORIES, {"id": 6, "name": "/m/cat"}, {"id": 7, "name": "albatross"}]
     made = diagnostics.EvalDiagnostics(categories, min_score=0.3)

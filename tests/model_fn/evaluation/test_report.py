@@ -22,17 +22,13 @@ from model_fn.evaluation.score_thresholds import ThresholdRow
             "DetectionMasks_AP 0.5000 PanopticQuality@0.50IOU 0.2500 loss 2.0000 mAP 0.5000 "
             "mAP@0.5IOU@[0.2,0.8]Recall 1.0000",
         ),
-        (
-            {"Keypoints_Precision/mAP ByCategory/big cat": 0.5, "Loss/total_loss": 2.0},
-            "keypoints mAP of big cat 0.5000",
-        ),
+        ({"Keypoints_Precision/mAP ByCategory/big cat": 0.5, "Loss/total_loss": 2.0},
+         "keypoints mAP of big cat 0.5000"),
         # Names that several sets have in common are in full.
-        (
-            {"DetectionBoxes_Precision/mAP": 0.5, "DetectionMasks_Precision/mAP": -1.0},
-            "DetectionBoxes_Precision/mAP 0.5000 DetectionMasks_Precision/mAP without objects",
-        ),
+        ({"DetectionBoxes_Precision/mAP": 0.5, "DetectionMasks_Precision/mAP": -1.0},
+         "DetectionBoxes_Precision/mAP 0.5000 DetectionMasks_Precision/mAP without objects"),
     ],
-)
+)  # fmt: skip
 def test_the_line_of_an_evaluation(capsys, metrics, line):
     print_results("0", {**metrics, "global_step": 7})
     assert capsys.readouterr().err.strip() == f"evaluation '0' at step 7 | {line}"

@@ -94,7 +94,7 @@ def test_an_evaluator_is_in_a_cluster(monkeypatch, jobs):
         (json.dumps({"cluster": MANY}), "task .* is not in the cluster"),
         (
             json.dumps({"cluster": MANY, "task": {"type": "worker", "index": 2}}),
-            "is not in the clu",
+            "not in the cluster",
         ),
         ('{"cluster": {}, "task": {"type": "evaluator", "index": 0}}', "an evaluator needs"),
     ],

@@ -43,20 +43,12 @@ def _strategy(name: str) -> LoopOptions:
 @pytest.mark.parametrize(
     ("text", "allowed", "refused", "message"),
     [
-        (
-            "train_input_reader { num_epochs: 3 drop_remainder: true }",
-            "mirrored",
-            MULTI_WORKER,
-            "num_epochs: is 3: with strategy 'multi_worker_mirrored'",
-        ),
-        (
-            "train_config { sync_replicas: true }",
-            MULTI_WORKER,
-            PARAMETER_SERVER,
-            r"sync_replicas: is true: .*=false\), or use strategy",
-        ),
+        ("train_input_reader { num_epochs: 3 drop_remainder: true }", "mirrored", MULTI_WORKER,
+         "num_epochs: is 3: with strategy 'multi_worker_mirrored'"),
+        ("train_config { sync_replicas: true }", MULTI_WORKER, PARAMETER_SERVER,
+         r"sync_replicas: is true: .*=false\), or use strategy"),
     ],
-)
+)  # fmt: skip
 def test_what_a_strategy_does_not_have(text, allowed, refused, message):
     config = text_format.Parse(text, TrainEvalPipelineConfig())
     check_loop(config, _strategy(allowed), SINGLE)

@@ -64,7 +64,7 @@ def test_schedules_agree_with_the_reference(name):
             "cosine_decay_learning_rate { total_steps: 9 warmup_steps: 2 warmup_learning_rate: 1 }",
             "is above the base rate",
         ),
-        ("manual_step_learning_rate { schedule { step: 4 } schedule { step: 4 } }", "do not incr"),
+        ("manual_step_learning_rate { schedule { step: 4 } schedule { step: 4 } }", "not increase"),
         ("exponential_decay_learning_rate { decay_steps: 0 }", "decay_steps: is 0"),
     ],
 )
@@ -125,18 +125,14 @@ RMS_STEPS = 0.5 * 2 / (1.75 + 2) ** 0.5, 0.5 * 4 / (5.3125 + 2) ** 0.5
     ("kind", "options", "gradients", "change"),
     [
         ("rms_prop", f"{RMS} momentum_optimizer_value: 0", [2, 4], sum(RMS_STEPS)),
-        (
-            "rms_prop",
-            f"{RMS} momentum_optimizer_value: 0.25",
-            [2, 4],
-            sum(RMS_STEPS) + RMS_STEPS[0] / 4,
-        ),
+        ("rms_prop", f"{RMS} momentum_optimizer_value: 0.25", [2, 4],
+         sum(RMS_STEPS) + RMS_STEPS[0] / 4),
         ("momentum", "momentum_optimizer_value: 0.25", [2, 4], 0.5 * (2 + (0.25 * 2 + 4))),
         # The first step is the rate times g / (|g| + epsilon / sqrt(1 - 0.999)).
         ("adam", "epsilon: 0.125", [4], 0.5 * 4 / (4 + 0.125 / 0.001**0.5)),
         ("adam", "epsilon: 1e-12", [4], 0.5),
     ],
-)
+)  # fmt: skip
 def test_steps_by_hand(kind, options, gradients, change):
     text = f"{kind}_optimizer {{ {CONSTANT} {options} }}"
     assert _after(text, gradients) == pytest.approx(3 - change)

@@ -176,8 +176,7 @@ COMPONENT: Dict[str, Any] = {
     "pascal_nodifficult": (ApOptions("PascalBoxes_"), []),
     "pascal_masks": (ApOptions("PascalMasks_", uses_masks=True), ["masks"]),
     "weighted_pascal": (
-        ApOptions("WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True),
-        ["difficult"],
+        ApOptions("WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True), ["difficult"],
     ),
     "open_images_v2": (ApOptions("OpenImagesV2_", group_of_weight=0.0), ["group_of"]),
     "open_images_v2_gw1": (ApOptions("OpenImagesV2_", group_of_weight=1.0), ["group_of"]),
@@ -186,12 +185,11 @@ COMPONENT: Dict[str, Any] = {
         ["group_of", "image_classes"],
     ),
     "precision_at_recall": (
-        ApOptions("PrecisionAtRecallBoxes_", ignores_difficult=True, recall_range=(0.0, 0.5)),
-        [],
+        ApOptions("PrecisionAtRecallBoxes_", ignores_difficult=True, recall_range=(0.0, 0.5)), [],
     ),
     "coco": (None, []),
     "coco_crowd": (None, ["crowd"]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", COMPONENT)

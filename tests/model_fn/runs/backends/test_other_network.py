@@ -67,16 +67,10 @@ _ADAM = "adam_optimizer { learning_rate { constant_learning_rate { learning_rate
 @pytest.mark.parametrize(
     ("backend", "change", "remedies"),
     [
-        (
-            {},
-            f"train_config {{ optimizer {{ {_ADAM} }} }}",
-            ["/Adam is missing", "pipeline.config in its folder", "another model_dir"],
-        ),
-        (
-            {"loop": LoopOptions()},
-            "train_config { optimizer { use_moving_average: true } }",
-            ["no moving averages", "train_config.optimizer.use_moving_average=false"],
-        ),
+        ({}, f"train_config {{ optimizer {{ {_ADAM} }} }}",
+         ["/Adam is missing", "pipeline.config in its folder", "another model_dir"]),
+        ({"loop": LoopOptions()}, "train_config { optimizer { use_moving_average: true } }",
+         ["no moving averages", "train_config.optimizer.use_moving_average=false"]),
         (
             {"tpu": TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)},
             "model { ssd { num_classes: 2 } }",
@@ -84,7 +78,7 @@ _ADAM = "adam_optimizer { learning_rate { constant_learning_rate { learning_rate
         ),
     ],
     ids=["estimator", "loop", "tpu_estimator"],
-)
+)  # fmt: skip
 def test_it_is_refused_and_nothing_changes(tmp_path, backend, change, remedies):
     fake.train(tmp_path, 2, fake.pipeline_config(_FIT), **backend)
     before = _contents(tmp_path)
