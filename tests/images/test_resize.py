@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Tuple
+from typing import Any, Tuple
 
 import numpy as np
 import pytest
@@ -15,18 +15,10 @@ from tests.conftest import golden_component
 from tests.faults import faults
 
 CASES = [
-    "fixed_300x300",
-    "fixed_240x320_area",
-    "fixed_240x320_nearest",
-    "fixed_240x320_bicubic",
-    "fixed_gray",
-    "kar_600_1024",
-    "kar_256_320",
-    "kar_256_320_pad",
-    "kar_320_320_pad_mean",
-    "identity",
-    "conditional_greater",
-]
+    "fixed_300x300", "fixed_240x320_area", "fixed_240x320_nearest", "fixed_240x320_bicubic",
+    "fixed_gray", "kar_600_1024", "kar_256_320", "kar_256_320_pad", "kar_320_320_pad_mean",
+    "identity", "conditional_greater",
+]  # fmt: skip
 
 
 def make(text: str) -> resize.Resizer:
@@ -42,14 +34,8 @@ def run(resizer: resize.Resizer, images: np.ndarray, static: bool) -> Tuple[np.n
     return resized.numpy(), true_shapes.numpy()
 
 
-def assert_golden(
-    case: str,
-    which: str,
-    settings: Dict[str, Any],
-    arrays: Dict[str, np.ndarray],
-    resized: np.ndarray,
-    true_shapes: np.ndarray,
-) -> None:
+def assert_golden(case: str, which: str, golden: Any, resized: Any, true_shapes: Any) -> None:
+    settings, arrays = golden
     expected = settings[case][which]
     assert list(resized.shape[1:]) == expected["out_shape"]
     np.testing.assert_array_equal(true_shapes, [expected["true_image_shape"]] * len(resized))
@@ -68,9 +54,8 @@ def assert_golden(
 def test_small_image_against_golden(case, dtype, static):
     settings, arrays = golden_component("image_resizers")
     images = np.stack([arrays["small_input"]] * 2).astype(dtype)
-    resizer = make(settings[case]["text"])
-    resized, true_shapes = run(resizer, images, static)
-    assert_golden(case, "small", settings, arrays, resized, true_shapes)
+    found = run(make(settings[case]["text"]), images, static)
+    assert_golden(case, "small", (settings, arrays), *found)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case != "fixed_gray"])
@@ -89,15 +74,14 @@ def test_photograph_of_real_data_against_golden(case, real_data):
     settings = json.loads((folder / "image_resizers.json").read_text())["settings"]
     with np.load(folder / "image_resizers.npz") as stored:
         arrays = {key: stored[key] for key in stored.files if "image1" in key}
-    image = tf.io.decode_jpeg((real_data / "data" / "image1.jpg").read_bytes())
+    photograph = (real_data / "data" / "image1.jpg").read_bytes()
+    image = tf.io.decode_jpeg(photograph)
     if float(tf.reduce_sum(tf.cast(image, tf.float64))) != settings["input"]["sum"]:
-        image = tf.io.decode_jpeg(
-            (real_data / "data" / "image1.jpg").read_bytes(), dct_method="INTEGER_ACCURATE"
-        )
+        image = tf.io.decode_jpeg(photograph, dct_method="INTEGER_ACCURATE")
     images = image.numpy()[np.newaxis]
     assert images.astype(np.float64).sum() == settings["input"]["sum"]
-    resized, true_shapes = run(make(settings[case]["text"]), images, False)
-    assert_golden(case, "image1", settings, arrays, resized, true_shapes)
+    found = run(make(settings[case]["text"]), images, False)
+    assert_golden(case, "image1", (settings, arrays), *found)
 
 
 @pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])

@@ -107,32 +107,23 @@ def test_static_shapes_are_those_of_the_schema(tmp_path):
     features, labels = next(dataset.as_numpy_iterator())
     assert features["source_id"].tolist() == [b"rec7"] * 5
     assert set(labels) == set(schema.LABELS) - {schema.IS_ANNOTATED}
-    absent = {
-        schema.ADDITIONAL_CHANNELS,
-        schema.CONTEXT_FEATURES,
-        schema.VALID_CONTEXT_SIZE,
-        schema.CONTEXT_FEATURES_IMAGE_ID_LIST,
-    }
+    absent = {schema.ADDITIONAL_CHANNELS, schema.CONTEXT_FEATURES, schema.VALID_CONTEXT_SIZE}
+    absent.add(schema.CONTEXT_FEATURES_IMAGE_ID_LIST)
     assert set(features) == set(schema.FEATURES) - absent
 
 
 def test_boxes_masks_and_keypoints_in_the_padded_frame(tmp_path):
     mask = np.zeros((8, 12))
     mask[:4] = 1
-    record = example(
-        {
-            "image/object/bbox/ymin": [0.0],
-            "image/object/bbox/xmin": [0.5],
-            "image/object/bbox/ymax": [1.0],
-            "image/object/bbox/xmax": [1.0],
-            "image/object/class/label": [3],
-            "image/object/mask": mask.ravel().tolist(),
-            "image/object/keypoint/y": [0.5],
-            "image/object/keypoint/x": [0.25],
-        }
-    )
+    features = {
+        **{key: [value] for key, value in zip(BOXES, (0.0, 0.5, 1.0, 1.0))},
+        "image/object/class/label": [3],
+        "image/object/mask": mask.ravel().tolist(),
+        "image/object/keypoint/y": [0.5],
+        "image/object/keypoint/x": [0.25],
+    }
     reader = "train_input_reader { load_instance_masks: true num_keypoints: 1 } "
-    config = reading(tmp_path, [record], PADDED + reader)
+    config = reading(tmp_path, [example(features)], PADDED + reader)
     features, labels = train_batch(config)
     assert features["image"].shape == (2, 6, 6, 3)
     assert features["true_image_shape"][0].tolist() == [4, 6, 3]  # of 8 x 12 pixels
@@ -210,14 +201,10 @@ def test_steps_for_other_classes(tmp_path):
 
 
 def test_context_features(tmp_path):
-    record = example(
-        {
-            "image/context_features": [1.0, 2.0],
-            "image/context_feature_length": 2,
-            "image/context_features_image_id_list": ["a"],
-        }
-    )
-    long = example({"image/context_features": [1.0, 2.0] * 5, "image/context_feature_length": 2})
+    length = {"image/context_feature_length": 2}
+    ids = {"image/context_features_image_id_list": ["a"]}
+    record = example({"image/context_features": [1.0, 2.0], **length, **ids})
+    long = example({"image/context_features": [1.0, 2.0] * 5, **length})
     flags = "shuffle: false load_context_features: true load_context_image_ids: true"
     config = reading(tmp_path, [record, long], f"train_input_reader {{ {flags} }}")
     with pytest.raises(ValueError, match="context_config"):
@@ -246,16 +233,10 @@ train_input_reader { shuffle: true }
 
 
 def records_with_boxes(count: int) -> List[bytes]:
+    images = (encoded(picture(seed=seed)) for seed in range(count))
     return [
-        example(
-            {
-                **BOXES,
-                **LABELS,
-                "image/encoded": encoded(picture(seed=seed)),
-                "image/source_id": f"r{seed}",
-            }
-        )
-        for seed in range(count)
+        example({**BOXES, **LABELS, "image/encoded": image, "image/source_id": f"r{number}"})
+        for number, image in enumerate(images)
     ]
 
 

@@ -11,17 +11,12 @@ from estimator_det.compat import tf, tf1
 from inputs import pipeline as input_pipeline
 from inputs import schema
 from model_fn.runs import exports, runner
-from model_fn.runs.options import CheckpointOptions, EvaluationOptions, TpuOptions
+from model_fn.runs.options import CheckpointOptions, EvaluationOptions
 from model_fn.training import tpu_step
 from tests.model_fn import fake
+from tests.model_fn.runs.backends.test_tpu_estimator import FIT, REHEARSAL
 
-FIT = """
-model { ssd {
-  image_resizer { fixed_shape_resizer { height: 8 width: 8 } } inplace_batchnorm_update: true } }
-train_config { unpad_groundtruth_tensors: false }
-eval_config { batch_size: 2 num_examples: 6 }
-"""
-REHEARSAL = TpuOptions(num_shards=2, iterations_per_loop=2, rehearses=True)
+CONFIG = FIT + "eval_config { batch_size: 2 num_examples: 6 }"
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> List[Any]:
 
 # Evaluations on a TPU's core are in tests/model_fn/runs/backends/test_tpu_estimator.py.
 def test_run_and_resume(seen, tmp_path, caplog):
-    config = fake.pipeline_config(FIT)
+    config = fake.pipeline_config(CONFIG)
     arguments: Any = {
         "checkpoints": CheckpointOptions(steps=2),
         "evaluation": EvaluationOptions(every_steps=2),
@@ -80,7 +75,7 @@ def test_run_and_resume(seen, tmp_path, caplog):
 
 
 def test_a_run_goes_on_without_a_tpu(seen, tmp_path):
-    config = fake.pipeline_config(FIT)
+    config = fake.pipeline_config(CONFIG)
     runner.train(config, str(tmp_path), num_train_steps=2, progress=False, tpu=REHEARSAL)
     runner.train(config, str(tmp_path), num_train_steps=3, progress=False)
     runner.train(config, str(tmp_path), num_train_steps=5, progress=False, tpu=REHEARSAL)

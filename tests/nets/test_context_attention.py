@@ -29,15 +29,8 @@ CONTEXT = """context_config {
 
 def attention(**options: Any) -> ContextAttention:
     """By default of one head and layer, to context features; D is 5, F is 6."""
-    return ContextAttention(
-        **{
-            "position": POST_BOX_CLASSIFIER,
-            "bottleneck": 5,
-            "temperature": 0.1,
-            "feature_length": 6,
-            **options,
-        }
-    )
+    defaults = {"position": POST_BOX_CLASSIFIER, "temperature": 0.1}
+    return ContextAttention(**{**defaults, "bottleneck": 5, "feature_length": 6, **options})
 
 
 def run(
@@ -100,10 +93,8 @@ def test_heads_layers_and_attention_among_boxes(sequential):
         answers = []
         for head in range(heads):
             number += 1
-            block, output = (
-                f"AttentionBlock{head}_AttentionLayer{layer}",
-                f"fully_connected_{number}",
-            )
+            block = f"AttentionBlock{head}_AttentionLayer{layer}"
+            output = f"fully_connected_{number}"
             answers.append(expected(found, block, output, net, real(SEEN, NUM_SEEN)))
         net = net + sum(answers) / heads
     answer = net + start + (0 if sequential else among)

@@ -255,6 +255,7 @@ def _boxes(*rows: list) -> np.ndarray:
 
 THRESHOLD = np.float32(0.3)
 ABOVE = np.nextafter(THRESHOLD, np.float32(1))
+FALLING = [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]]  # of two classes
 APART = [[n, n, n + 0.5, n + 1] for n in range(5)]
 WINDOW = {"clip_windows": np.float32([[0.0, 0.0, 1.0, 1.0]])}
 # Boxes, scores, further arguments, options, anchors and classes of the detections.
@@ -265,56 +266,36 @@ BY_HAND = {
         _boxes([0, 0, 1, 1], [0, 0, 1, 0.8], [0, 0.9, 1, 1.1], [2, 2, 3, 3], [0, 0, 1, 1]),
         [[0.9, 0.1], [0.8, 0.3], [0.7, 0.05], [0.6, 0.2], [0.5, 0.99]],
         {**WINDOW, "num_valid": np.int32([4])},
-        multiclass.NmsOptions(0.1, 0.5, 10, 6),
-        [(0, 0), (2, 0), (1, 1)],
+        multiclass.NmsOptions(0.1, 0.5, 10, 6), [(0, 0), (2, 0), (1, 1)],
     ),
     "a score at the threshold is out": (
-        _boxes(*APART[:4]),
-        [[THRESHOLD], [ABOVE], [0.9], [0.2]],
-        {},
-        multiclass.NmsOptions(float(THRESHOLD), 0.5, 4, 4),
-        [(2, 0), (1, 0)],
+        _boxes(*APART[:4]), [[THRESHOLD], [ABOVE], [0.9], [0.2]], {},
+        multiclass.NmsOptions(float(THRESHOLD), 0.5, 4, 4), [(2, 0), (1, 0)],
     ),
     # IoU with the first: 1/2 exactly, a little more, and none.
     "an overlap at the threshold stays": (
         _boxes([0, 0, 1, 1], [0, 0, 0.5, 1], [0, 0, 0.51, 1], [2, 2, 3, 3]),
-        [[0.9], [0.8], [0.7], [0.6]],
-        {},
-        multiclass.NmsOptions(0.0, 0.5, 4, 4),
-        [(0, 0), (1, 0), (3, 0)],
+        [[0.9], [0.8], [0.7], [0.6]], {},
+        multiclass.NmsOptions(0.0, 0.5, 4, 4), [(0, 0), (1, 0), (3, 0)],
     ),
     "padding is never detected": (
-        _boxes(*APART[:4]),
-        [[-0.5], [0.25], [0.9], [0.0]],
-        {"num_valid": np.int32([2])},
-        multiclass.NmsOptions(-1.0, 0.5, 4, 4),
-        [(1, 0), (0, 0)],
+        _boxes(*APART[:4]), [[-0.5], [0.25], [0.9], [0.0]], {"num_valid": np.int32([2])},
+        multiclass.NmsOptions(-1.0, 0.5, 4, 4), [(1, 0), (0, 0)],
     ),
     "a limit per class": (
-        _boxes(*APART),
-        [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]],
-        {},
-        multiclass.NmsOptions(0.0, 0.5, 1, 3),
-        [(0, 0), (4, 1)],
+        _boxes(*APART), FALLING, {},
+        multiclass.NmsOptions(0.0, 0.5, 1, 3), [(0, 0), (4, 1)],
     ),
     "the agnostic limit is that of the image": (
-        _boxes(*APART),
-        [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [0.6, 0.4], [0.5, 0.45]],
-        {},
-        multiclass.NmsOptions(0.0, 0.5, 1, 3, class_agnostic=True),
-        [(0, 0), (1, 0), (2, 0)],
+        _boxes(*APART), FALLING, {},
+        multiclass.NmsOptions(0.0, 0.5, 1, 3, class_agnostic=True), [(0, 0), (1, 0), (2, 0)],
     ),
     # Its score is no candidate of the first attempt, but above the lowered ones.
     "the box behind a crowd": (
-        _boxes(*[[0, 0, 1, 1]] * 1999, [2, 2, 3, 3]),
-        [*[[0.9]] * 1999, [0.5]],
-        {},
-        multiclass.NmsOptions(0.1, 0.5, 2, 2),
-        [(0, 0), (1999, 0)],
+        _boxes(*[[0, 0, 1, 1]] * 1999, [2, 2, 3, 3]), [*[[0.9]] * 1999, [0.5]], {},
+        multiclass.NmsOptions(0.1, 0.5, 2, 2), [(0, 0), (1999, 0)],
     ),
-}
-
-
+}  # fmt: skip
 # Soft suppression keeps overlapping boxes.
 OVERLAPPING = ("window", "an overlap at the threshold stays")
 

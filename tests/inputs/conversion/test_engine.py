@@ -48,12 +48,8 @@ def test_shards_are_named_and_hold_the_images_in_order(tmp_path):
     names = [f"train.record-{shard:05d}-of-00004" for shard in range(4)]
     others = ["label_map.pbtxt", "faults.jsonl", ".estimator-det-convert"]
     assert sorted(content(output)) == sorted([*names, *others])
-    assert [len(list(tf.data.TFRecordDataset(str(output / name)))) for name in names] == [
-        2,
-        3,
-        2,
-        3,
-    ]
+    counts = [len(list(tf.data.TFRecordDataset(str(output / name)))) for name in names]
+    assert counts == [2, 3, 2, 3]
     assert list(samples.records(output)) == [f"{number:03d}" for number in range(10)]
     assert conversion.patterns == {"train": str(output / "train.record-?????-of-00004")}
     assert (output / "label_map.pbtxt").read_text() == 'item {\n  name: "cat"\n  id: 1\n}\n'

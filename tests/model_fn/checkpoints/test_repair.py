@@ -184,15 +184,9 @@ def test_temporary_files_go(tmp_path, caplog):
     half = tmp_path / "model.ckpt-10_temp"
     half.mkdir()
     (half / "part-00000-of-00001.data-00000-of-00001.tempstate123").write_bytes(b"half")
-    names = ["checkpoint.tmp" + "a" * 32, "model.ckpt-5.meta.tmp" + "0" * 32]
-    names += ["model.ckpt-5.index.tempstate99", "graph.pbtxt.tmp" + "b" * 32]
-    names += [
-        "checkpoint.tmp-12",
-        "graph.pbtxt.tmp-7",
-        "data_split.json.tmp-8",
-        "data_position.json.tmp-345",
-        "pipeline.config.tmp-6",
-    ]
+    names = [f"{name}.tmp{'a' * 32}" for name in ("checkpoint", "model.ckpt-5.meta", "graph.pbtxt")]
+    ours = ("checkpoint", "graph.pbtxt", "data_split.json", "data_position.json", "pipeline.config")
+    names += ["model.ckpt-5.index.tempstate99", *(f"{name}.tmp-345" for name in ours)]
     kept = ["my.tmp", "model.ckpt_temp.txt", "notes"]
     for name in names + kept:
         (tmp_path / name).write_text("")

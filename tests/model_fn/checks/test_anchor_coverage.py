@@ -79,12 +79,9 @@ def test_reasons(detector):
     coverage = anchor_coverage.measure(detector, collect(boxes))
     np.testing.assert_allclose(coverage.best_iou[:2], [1.0, 4 / 40.96], rtol=1e-4)
     np.testing.assert_array_equal(coverage.below, [False, True, True, True])
-    assert [np.flatnonzero(coverage.reasons[r]).tolist() for r in (SMALL, LARGE, BETWEEN)] == [
-        [1],
-        [],
-        [2],
-    ]
-    assert np.flatnonzero(coverage.reasons[ELONGATED]).tolist() == [3]
+    kinds = (SMALL, LARGE, BETWEEN, ELONGATED)
+    found = [np.flatnonzero(coverage.reasons[kind]).tolist() for kind in kinds]
+    assert found == [[1], [], [2], [3]]
     np.testing.assert_array_equal(coverage.num_anchors >= 1, True)  # by force
     np.testing.assert_allclose(coverage.pixels[3], [60, 4], rtol=1e-5)
 

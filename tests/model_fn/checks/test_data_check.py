@@ -88,15 +88,8 @@ def test_report_of_a_whole_configuration(config):
 
     document = json.loads(json.dumps(data_report.to_dictionary(report)))
     found = document["readers"]["train_input_reader"]
-    assert found["findings"] == [
-        {
-            "kind": "undecodable_image",
-            "action": "fail",
-            "severity": "error",
-            "records": 1,
-            "count": 1,
-        }
-    ]
+    finding = {"kind": "undecodable_image", "action": "fail", "severity": "error"}
+    assert found["findings"] == [{**finding, "records": 1, "count": 1}]
     assert found["classes"][0] == {"id": 1, "name": "cat", "boxes": 9, "images": 9}
     assert found["histograms"]["boxes per image"]["2"] == 9
     assert (document["anchors"]["boxes"], document["errors"]) == (18, 1)

@@ -144,10 +144,8 @@ def test_a_poisoned_image(tmp_path):
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][-1] in ("gradient_norm", "Loss/total_loss")
     assert "Loss/classification_loss" in report["not_finite"]
-    assert (
-        report["first_non_finite"]["tensor"] == f"batch/{IMAGE}:0"
-        and report["first_non_finite"]["num_nan"] == 3
-    )
+    first = report["first_non_finite"]
+    assert (first["tensor"], first["num_nan"]) == (f"batch/{IMAGE}:0", 3)
     assert report["bad_inputs"] == [{"key": IMAGE, "image": 1, "num_values": 3}]
     assert report["values"]["Loss/total_loss"] == "nan"
     assert report["values"]["learning_rate"] == pytest.approx(0.001)
@@ -230,10 +228,8 @@ def test_a_remedy_is_tried(tmp_path, capsys):
     folder, remedy = _tall_box(tmp_path)
     report = json.loads((folder / "report.json").read_text())
     assert report["not_finite"][0] == "Loss/localization_loss"
-    assert (
-        report["first_non_finite"]["tensor"].startswith("Loss/")
-        and report["first_non_finite"]["num_inf"] > 0
-    )
+    first = report["first_non_finite"]
+    assert first["tensor"].startswith("Loss/") and first["num_inf"] > 0
     assert _replay(folder) == 1
     told = capsys.readouterr().out
     assert "not finite at step 1: Loss/localization_loss" in told

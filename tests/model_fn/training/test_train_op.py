@@ -32,16 +32,9 @@ def _step(config: train_pb2.TrainConfig, updates: bool = False) -> Dict[str, Any
         ops = [moved.assign_add(1.0)] if updates else []
         loss = tf.add_n([c * v for c, v in zip((3.0, 4.0, 12.0), variables)])
         step = tf1.train.get_or_create_global_step()
-        optimizer, rate = tf1.train.GradientDescentOptimizer(1.0), tf.constant(1.0)
-        train_op = train.make_train_op(
-            loss,
-            optimizer,
-            step,
-            config,
-            ops,
-            learning_rate=rate,
-            batch=RejectedBatch({"loss": loss}),
-        ).op
+        optimizer = tf1.train.GradientDescentOptimizer(1.0)
+        rest = {"learning_rate": tf.constant(1.0), "batch": RejectedBatch({"loss": loss})}
+        train_op = train.make_train_op(loss, optimizer, step, config, ops, **rest).op
         session.run(tf1.global_variables_initializer())
         assert session.run(train_op) == 0.0
         values = dict(zip(NAMES, session.run(variables)))
@@ -127,12 +120,8 @@ def test_bias_multiplier_then_global_norm():
     # The norm of (3, 4, 12) is 13.
     np.testing.assert_allclose(_moves(gradient_clipping_by_norm=6.5), [1.5, 2.0, 6.0], rtol=1e-6)
     assert _moves(gradient_clipping_by_norm=14.0) == [3.0, 4.0, 12.0]
-    norm = np.sqrt(9 + 64 + 144)
-    np.testing.assert_allclose(
-        _moves(bias_grad_multiplier=2.0, gradient_clipping_by_norm=1.0),
-        np.array([3, 8, 12]) / norm,
-        rtol=1e-6,
-    )
+    both = _moves(bias_grad_multiplier=2.0, gradient_clipping_by_norm=1.0)
+    np.testing.assert_allclose(both, np.array([3, 8, 12]) / np.sqrt(9 + 64 + 144), rtol=1e-6)
 
 
 def test_gradients_are_reported_before_clipping():
@@ -140,15 +129,10 @@ def test_gradients_are_reported_before_clipping():
     with tf.Graph().as_default(), tf1.Session() as session:
         bias = tf1.get_variable("layer/biases", initializer=0.0)
         weight = tf1.get_variable("layer/weights", initializer=0.0)
-        made = train.make_train_op(
-            3.0 * bias + 8.0 * weight,
-            tf1.train.GradientDescentOptimizer(1.0),
-            tf1.train.get_or_create_global_step(),
-            config,
-            [],
-            learning_rate=tf.constant(1.0),
-            batch=RejectedBatch({"weight": weight}),
-        )
+        loss, step = 3.0 * bias + 8.0 * weight, tf1.train.get_or_create_global_step()
+        optimizer = tf1.train.GradientDescentOptimizer(1.0)
+        rest = {"learning_rate": tf.constant(1.0), "batch": RejectedBatch({"loss": loss})}
+        made = train.make_train_op(loss, optimizer, step, config, [], **rest)
         session.run(tf1.global_variables_initializer())
         assert session.run(made.gradients) == {"layer/biases": 6.0, "layer/weights": 8.0}
         assert session.run(made.gradient_norm) == 10.0

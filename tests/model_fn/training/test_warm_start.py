@@ -109,18 +109,9 @@ def _backboned(names: Dict[str, tf.Variable], backbone: Dict[str, tf.Variable]) 
 
 
 def test_share_of_the_backbone_and_least_share(tmp_path):
-    path = save(
-        tmp_path,
-        {
-            "a": [1.0],
-            "b": [1.0, 2.0],
-            "a/Momentum": [1.0],
-            "a/ExponentialMovingAverage": [1.0],
-            "b/RMSProp_1": [1.0, 1.0],
-            "beta1_power": 1.0,
-            "head/Momentum_rate": 1.0,
-        },
-    )
+    slots = ["a/ExponentialMovingAverage", "a/Momentum", "b/RMSProp_1", "beta1_power"]
+    values = {"a": [1.0], "b": [1.0, 2.0], "head/Momentum_rate": 1.0}
+    path = save(tmp_path, {**values, **dict.fromkeys(slots, 1.0)})
     with tf.Graph().as_default():
         mine = {name: tf1.get_variable(name, [1]) for name in "abcd"}
         detector = _backboned(mine, {name: mine[name] for name in "abc"})
@@ -130,12 +121,7 @@ def test_share_of_the_backbone_and_least_share(tmp_path):
         table = warm_start.plan_warm_start(detector, config, None)
         assert (table.backbone, table.backbone_restored) == (3, 1)
         assert table.unused == ["head/Momentum_rate"]
-        assert table.unused_slots == [
-            "a/ExponentialMovingAverage",
-            "a/Momentum",
-            "b/RMSProp_1",
-            "beta1_power",
-        ]
+        assert table.unused_slots == slots
         assert "and 4 slots of optimizers and moving averages" in table.heading()
         assert "33% of the backbone (1 of 3 variables)" in table.heading()
         config.min_restored_share = 0.3
