@@ -96,16 +96,11 @@ def test_golden_presets(case, matmul):
 def test_golden_confidences():
     settings = SETTINGS["confidences"]
     boxes, confidences, weights, valid = padded_batch([0, 1], ("boxes", "confidences", "weights"))
+    names = ("include_background_class", "implicit_class_weight")
     targets = golden_assigner(settings).assign_confidences(
-        ARRAYS["anchors"],
-        boxes,
-        confidences,
-        LABEL,
-        weights,
-        valid,
-        include_background_class=settings["include_background_class"],
-        implicit_class_weight=settings["implicit_class_weight"],
-    )
+        ARRAYS["anchors"], boxes, confidences, LABEL, weights, valid,
+        **{name: settings[name] for name in names},
+    )  # fmt: skip
     check(targets, "confidences")
 
 
@@ -170,14 +165,9 @@ def test_no_groundtruth(num_rows, matmul):
     assigner = small_assigner(
         matched_threshold=0.5, force_match_for_each_row=True, use_matmul_gather=matmul
     )
-    targets = assigner.assign(
-        ANCHORS,
-        np.zeros([2, num_rows, 4], np.float32),
-        np.zeros([2, num_rows, 2], np.float32),
-        [1.0, 0.0],
-        np.zeros([2, num_rows], np.float32),
-        np.zeros([2, num_rows], bool),
-    )
+    boxes, classes = (np.zeros([2, num_rows, size], np.float32) for size in (4, 2))
+    weights, valid = np.zeros([2, num_rows], np.float32), np.zeros([2, num_rows], bool)
+    targets = assigner.assign(ANCHORS, boxes, classes, [1.0, 0.0], weights, valid)
     assert (targets.matches.numpy() == -1).all()
     assert (targets.class_targets.numpy() == [1.0, 0.0]).all()
     assert (targets.class_weights.numpy() == 0.25).all()

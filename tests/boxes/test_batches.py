@@ -65,26 +65,16 @@ def test_targets(kind, size, with_confidences):
     anchors = _boxes([ANCHORS], 1)
     label = [1.0, *[0.0] * CLASSES]
     lead = [batch or 2, rows or 2]
-    values = [
-        _boxes(lead),
-        np.pad(_random([*lead, CLASSES]), [[0, 0], [0, 0], [1, 0]]),
-        np.ones(lead, np.float32),
-        np.ones(lead, bool),
-    ]
-    targets = in_graph(
-        lambda boxes, classes, weights, valid: assign(
-            anchors, boxes, classes, label, weights, valid
-        ),
-        [[batch, rows, 4], [batch, rows, CLASSES + 1], [batch, rows], [batch, rows]],
-        values,
-    )
-    assert [target.shape.as_list() for target in targets] == [
-        [batch, ANCHORS, CLASSES + 1],
-        [batch, ANCHORS, CLASSES + 1 if with_confidences else 1],
-        [batch, ANCHORS, 4],
-        [batch, ANCHORS],
-        [batch, ANCHORS],
-    ]
+    classes = np.pad(_random([*lead, CLASSES]), [[0, 0], [0, 0], [1, 0]])
+    values = [_boxes(lead), classes, np.ones(lead, np.float32), np.ones(lead, bool)]
+    shapes = [[batch, rows, 4], [batch, rows, CLASSES + 1], [batch, rows], [batch, rows]]
+
+    def run(boxes: tf.Tensor, classes: tf.Tensor, *rest: tf.Tensor) -> Any:
+        return assign(anchors, boxes, classes, label, *rest)
+
+    columns = [[CLASSES + 1], [CLASSES + 1 if with_confidences else 1], [4], [], []]
+    found = [target.shape.as_list() for target in in_graph(run, shapes, values)]
+    assert found == [[batch, ANCHORS, *numbers] for numbers in columns]
 
 
 @pytest.mark.parametrize("batch", [3, 1, None])
@@ -102,20 +92,8 @@ def test_suppression(static_shapes, soft_sigma, class_agnostic, batch):
         return list(tf.nest.flatten(result._replace(masks=())))
 
     size = batch or 2
-    results = in_graph(
-        suppress,
-        [[batch, ANCHORS, 1, 4], [batch, ANCHORS, CLASSES], [batch, 4]],
-        [
-            _boxes([size, ANCHORS, 1]),
-            _random([size, ANCHORS, CLASSES], 1),
-            np.tile(np.float32([0, 0, 1, 1]), [size, 1]),
-        ],
-    )
-    assert [result.shape.as_list() for result in results] == [
-        [batch, 6, 4],
-        [batch, 6],
-        [batch, 6],
-        [batch],
-        [batch, 6, CLASSES],
-        [batch, 6],
-    ]
+    windows = np.tile(np.float32([0, 0, 1, 1]), [size, 1])
+    values = [_boxes([size, ANCHORS, 1]), _random([size, ANCHORS, CLASSES], 1), windows]
+    shapes = [[batch, ANCHORS, 1, 4], [batch, ANCHORS, CLASSES], [batch, 4]]
+    found = [result.shape.as_list() for result in in_graph(suppress, shapes, values)]
+    assert found == [[batch, *more] for more in ([6, 4], [6], [6], [], [6, CLASSES], [6])]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Dict
+
 from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.detectors import Groundtruth, TrainableDetector, make_detector
 from estimator_det.protos import model_pb2
+from inputs import schema
 
 SMALL_SSD = """
 ssd {
@@ -50,6 +53,16 @@ def small_config(overrides: str = "") -> model_pb2.DetectionModel:
 def small_detector(overrides: str = "", is_training: bool = True) -> TrainableDetector:
     """The small detector with overrides."""
     return make_detector(small_config(overrides), is_training)
+
+
+def labels_of(groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
+    """The labels of a batch with this groundtruth, two boxes in each image."""
+    return {
+        schema.NUM_BOXES: tf.constant([2, 2]),
+        schema.BOXES: groundtruth.boxes,
+        schema.CLASSES: groundtruth.classes,
+        schema.WEIGHTS: groundtruth.weights,
+    }
 
 
 def groundtruth(padding: int = 0) -> Groundtruth:

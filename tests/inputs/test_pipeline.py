@@ -140,14 +140,12 @@ def test_labels_of_one_place_are_merged(tmp_path):
     boxes = {key: [value[0], value[1], value[0], value[0]] for key, value in BOXES.items()}
     for key, side in zip(boxes, (0.1, 0.3, 0.5, 0.8)):  # near the second, with the same sum
         boxes[key].append(side)
-    record = example(
-        {
-            **boxes,
-            "image/object/class/label": [2, 1, 4, 2, 3],
-            "image/object/class/confidence": [0.5, 0.25, 1.0, 0.125, 0.75],
-            "image/object/area": [5.0, 6.0, 7.0, 8.0, 9.0],
-        }
-    )
+    features = {
+        "image/object/class/label": [2, 1, 4, 2, 3],
+        "image/object/class/confidence": [0.5, 0.25, 1.0, 0.125, 0.75],
+        "image/object/area": [5.0, 6.0, 7.0, 8.0, 9.0],
+    }
+    record = example({**boxes, **features})
     config = reading(tmp_path, [record], "train_config { merge_multiple_label_boxes: true }")
     _, labels = train_batch(config)
     assert labels["num_groundtruth_boxes"].tolist() == [3, 3]
@@ -318,13 +316,9 @@ def test_an_evaluation_needs_a_reader():
 
 
 def test_additional_channels_are_not_padded_or_converted_like_colors():
-    resizer = make_resizer(
-        text_format.Parse(
-            "keep_aspect_ratio_resizer { min_dimension: 2 max_dimension: 4 convert_to_grayscale: "
-            "true pad_to_max_dimension: true per_channel_pad_value: [1, 2, 3] }",
-            image_resizer_pb2.ImageResizer(),
-        )
-    )
+    text = """keep_aspect_ratio_resizer { min_dimension: 2 max_dimension: 4
+        pad_to_max_dimension: true convert_to_grayscale: true per_channel_pad_value: [1, 2, 3] }"""
+    resizer = make_resizer(text_format.Parse(text, image_resizer_pb2.ImageResizer()))
     image = np.arange(2 * 4 * 5, dtype=np.uint8).reshape(2, 4, 5)
     sample = sample_of("bare")._replace(image=tf.constant(image))
     options = CollateOptions(resizer.resize, resizer, 1, 1, retain_additional_channels=True)

@@ -97,13 +97,10 @@ def test_hand_worked():
     predictions = tf.constant([[[1.0, 2.0], [0.0, 0.25]]])
     targets = tf.constant([[[0.0, 0.0], [0.0, 0.0]]])
     weights = tf.constant([[2.0, 4.0]])
+    kinds = {"l2": "weighted_l2", "smooth": "weighted_smooth_l1", "l1": "l1_localization_loss"}
     got = {
-        name: make(text)(predictions, targets, weights).numpy().tolist()
-        for name, text in {
-            "l2": "weighted_l2 {}",
-            "smooth": "weighted_smooth_l1 {}",
-            "l1": "l1_localization_loss {}",
-        }.items()
+        name: make(f"{kind} {{}}")(predictions, targets, weights).numpy().tolist()
+        for name, kind in kinds.items()
     }
     # The weight is inside the square of L2, outside the others.
     assert got["l2"] == [[0.5 * (2**2 + 4**2), 0.5 * 1**2]]
@@ -134,13 +131,8 @@ def test_finite_and_without_gradient_where_nothing_counts(kind):
     weights = tf.constant([[0.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     with tf.GradientTape() as tape:
         tape.watch(predictions)
-        got = make(f"{kind} {{}}")(
-            predictions,
-            targets,
-            weights,
-            losses_mask=tf.constant([True, False]),
-            ignore_nan_targets=True,
-        )
+        options = {"losses_mask": tf.constant([True, False]), "ignore_nan_targets": True}
+        got = make(f"{kind} {{}}")(predictions, targets, weights, **options)
     gradient = tape.gradient(got, predictions).numpy()
     assert np.isfinite(got).all() and np.isfinite(gradient).all()
     assert not got[1].numpy().any() and got[0, 0] == 0.0

@@ -70,15 +70,9 @@ class FakeDetector:
                 updates_collections=None if self._inplace else tf1.GraphKeys.UPDATE_OPS,
                 scope="BatchNorm",
             )
-        regularizer = slim.l2_regularizer(0.01)
         with tf1.variable_scope("BoxPredictor"):
-            flat = slim.fully_connected(
-                features,
-                4 + NUM_CLASSES,
-                activation_fn=None,
-                weights_regularizer=regularizer,
-                scope="All",
-            )
+            settings = {"activation_fn": None, "weights_regularizer": slim.l2_regularizer(0.01)}
+            flat = slim.fully_connected(features, 4 + NUM_CLASSES, scope="All", **settings)
         return FakePredictions(flat[:, 4:], tf.nn.sigmoid(flat[:, tf.newaxis, :4]))
 
     def loss(
@@ -118,13 +112,14 @@ class FakeDetector:
 
     def restore_map(self, checkpoint_type: str, load_all: bool = False) -> Dict[str, tf.Variable]:
         del load_all
-        return {
-            variable.op.name.replace(
-                "FeatureExtractor/", "", checkpoint_type == "classification"
-            ): (variable)
-            for variable in tf1.global_variables()
-            if checkpoint_type == "detection" or variable.op.name.startswith("FeatureExtractor")
-        }
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        if checkpoint_type == "detection":
+            return variables
+        scope = "FeatureExtractor/"
+        inner = {name: each for name, each in variables.items() if name.startswith(scope)}
+        if checkpoint_type == "classification":
+            return {name.replace(scope, ""): each for name, each in inner.items()}
+        return inner
 
 
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:

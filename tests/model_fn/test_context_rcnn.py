@@ -41,23 +41,20 @@ def camera(number: int, num_features: int) -> bytes:
     random = np.random.default_rng(number)
     images = [examples.encoded(random.integers(0, 255, (64, 64, 3), np.uint8)) for _ in range(2)]
     low, high = [[0.1], [0.2]], [[0.6], [0.9]]
-    return examples.sequence(
-        {
-            "image/filename": f"camera_{number}",
-            "image/context_features": random.normal(size=num_features * LENGTH),
-            "image/context_feature_length": LENGTH,
-        },
-        {
-            "image/encoded": images,
-            "image/source_id": [f"camera_{number}_frame_{i}" for i in range(2)],
-            "region/bbox/ymin": low,
-            "region/bbox/xmin": low,
-            "region/bbox/ymax": high,
-            "region/bbox/xmax": high,
-            "region/label/string": [["zebra"], ["gnu"]],
-            "region/is_annotated": [1, 1],
-        },
-    )
+    context = {
+        "image/filename": f"camera_{number}",
+        "image/context_features": random.normal(size=num_features * LENGTH),
+        "image/context_feature_length": LENGTH,
+    }
+    frames = {
+        "image/encoded": images,
+        "image/source_id": [f"camera_{number}_frame_{i}" for i in range(2)],
+        **dict.fromkeys(("region/bbox/ymin", "region/bbox/xmin"), low),
+        **dict.fromkeys(("region/bbox/ymax", "region/bbox/xmax"), high),
+        "region/label/string": [["zebra"], ["gnu"]],
+        "region/is_annotated": [1, 1],
+    }
+    return examples.sequence(context, frames)
 
 
 def make_config(folder: pathlib.Path, records: List[bytes]) -> Any:

@@ -63,13 +63,8 @@ def _reduced(name: str, record: Any) -> Any:
         keypoints = MODELS / "tf2" / "person_keypoints_label_map.pbtxt"
         config.model.center_net.keypoint_label_map_path = str(keypoints)
     config.train_config.fine_tune_checkpoint = ""
-    return pipeline.override(
-        config,
-        batch_size=2,
-        label_map_path=record.label_map,
-        train_input_path=record.train_pattern,
-        eval_input_path=record.train_pattern,
-    )
+    paths = dict.fromkeys(("train_input_path", "eval_input_path"), record.train_pattern)
+    return pipeline.override(config, batch_size=2, label_map_path=record.label_map, **paths)
 
 
 @pytest.fixture(scope="module")

@@ -39,22 +39,19 @@ def _config(*assignments: str) -> Any:
         f" constant_learning_rate {{ learning_rate: {RATE} }} }} }} use_moving_average: true }}"
     )
     resizer = f"{{ height: {SIZE} width: {SIZE} }}"
-    return pipeline.apply_overrides(
-        config,
-        [
-            "model.ssd.feature_extractor.num_layers=2",
-            "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
-            "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3,0.6]",
-            f"model.ssd.image_resizer.fixed_shape_resizer={resizer}",
-            "model.ssd.inplace_batchnorm_update=true",
-            f"train_config.batch_size={BATCH}",
-            f"train_config.optimizer={optimizer}",
-            "train_input_reader.label_map_path=",
-            "train_input_reader.tf_record_input_reader.input_path=[x]",
-            "eval_input_reader=[]",
-            *assignments,
-        ],
-    )
+    own = [
+        "model.ssd.feature_extractor.num_layers=2",
+        "model.ssd.anchor_generator.ssd_anchor_generator.num_layers=2",
+        "model.ssd.anchor_generator.ssd_anchor_generator.scales=[0.3,0.6]",
+        f"model.ssd.image_resizer.fixed_shape_resizer={resizer}",
+        "model.ssd.inplace_batchnorm_update=true",
+        f"train_config.batch_size={BATCH}",
+        f"train_config.optimizer={optimizer}",
+        "train_input_reader.label_map_path=",
+        "train_input_reader.tf_record_input_reader.input_path=[x]",
+        "eval_input_reader=[]",
+    ]
+    return pipeline.apply_overrides(config, [*own, *assignments])
 
 
 def _batch() -> Tuple[Values, Values]:

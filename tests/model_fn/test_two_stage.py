@@ -11,6 +11,7 @@ from estimator_det.compat import estimator, tf, tf1
 from inputs import schema
 from model_fn.checks.metric_names import metric_names
 from model_fn.model_fn import create_model_fn
+from tests.detectors.configs import labels_of
 from tests.detectors.two_stage import configs
 from tests.model_fn import fake
 
@@ -34,13 +35,7 @@ def _batch() -> Tuple[Dict[str, tf.Tensor], Dict[str, tf.Tensor]]:
         schema.TRUE_IMAGE_SHAPE: tf.constant([[64, 64, 3]] * 2),
         schema.HASH: tf.constant([1, 2]),
     }
-    return features, {
-        schema.NUM_BOXES: tf.constant([2, 2]),
-        schema.BOXES: labels.boxes,
-        schema.CLASSES: labels.classes,
-        schema.WEIGHTS: labels.weights,
-        schema.MASKS: labels.masks,
-    }
+    return features, {**labels_of(labels), schema.MASKS: labels.masks}
 
 
 def _config(overrides: str = configs.MASKS) -> Any:
@@ -91,14 +86,11 @@ def test_evaluation_and_prediction():
     with tf.Graph().as_default(), tf1.Session() as session:
         spec = model_fn(*_batch(), ModeKeys.EVAL, {})
         ops = spec.eval_metric_ops
-        assert {
-            "Loss/RPNLoss/localization_loss",
-            "Loss/RPNLoss/objectness_loss",
-            "Loss/BoxClassifierLoss/localization_loss",
-            "Loss/BoxClassifierLoss/classification_loss",
-            "Loss/BoxClassifierLoss/mask_loss",
-            "Loss/total_loss",
-        } <= set(ops)
+        second = {
+            f"BoxClassifierLoss/{kind}" for kind in ("localization", "classification", "mask")
+        }
+        terms = {"RPNLoss/localization", "RPNLoss/objectness", *second, "total"}
+        assert {f"Loss/{term}_loss" for term in terms} <= set(ops)
         # Boxes and masks of eight sets, in one pass over the batch.
         names = set(metric_names(config)) - {"loss", "global_step"}
         assert names <= set(ops)

@@ -41,12 +41,8 @@ def test_examples_skip_blocks_only_in_training(monkeypatch):
     monkeypatch.setattr(efficientnet, "END_POINTS", efficientnet.END_POINTS[:3])
     for is_training, rate, expected in ((True, 0.2, 2), (True, 0.0, 0), (False, 0.2, 0)):
         with tf.Graph().as_default() as graph, efficientnet.arg_scope():
-            efficientnet.efficientnet(
-                tf.zeros([2, 64, 64, 3]),
-                efficientnet.SCALES["b0"],
-                is_training=is_training,
-                drop_rate=rate,
-            )
+            scale, options = efficientnet.SCALES["b0"], {"is_training": is_training}
+            efficientnet.efficientnet(tf.zeros([2, 64, 64, 3]), scale, drop_rate=rate, **options)
             drawn = [
                 operation
                 for operation in graph.get_operations()

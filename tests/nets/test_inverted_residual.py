@@ -103,12 +103,9 @@ def test_squeeze_excite_weighs_channels():
 
 def test_padding_whole_blocks_makes_maps_grow():
     with tf.Graph().as_default(), nets.arg_scope():
+        layers, padding = nets.V3_SMALL_LAYERS[:6], {"explicit_padding": True}
         end_points = nets.inverted_residual_net(
-            tf.zeros([1, 64, 64, 3]),
-            nets.V3_SMALL_LAYERS[:6],
-            THIN,
-            explicit_padding=True,
-            pad_whole_blocks=True,
+            tf.zeros([1, 64, 64, 3]), layers, THIN, pad_whole_blocks=True, **padding
         )
     # Each block adds 2 (kernel 3) or 4 (kernel 5) pixels, then strides.
     heights = [end_points[f"layer_{n}"].shape[1] for n in range(1, 7)]

@@ -170,13 +170,9 @@ def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
 def test_halves_of_a_separable_layer_have_initial_values_of_their_own(options):
     with tf.Graph().as_default(), tf1.Session() as session:
         with quantized_by(options and Quantizer(options, is_training=True)):
-            layers.separable_conv2d(
-                tf.constant(PIXELS),
-                5,
-                3,
-                weights_initializer=tf1.constant_initializer(2.0),
-                pointwise_initializer=tf1.constant_initializer(3.0),
-            )
+            names = ("weights_initializer", "pointwise_initializer")
+            values = map(tf1.constant_initializer, (2.0, 3.0))
+            layers.separable_conv2d(tf.constant(PIXELS), 5, 3, **dict(zip(names, values)))
         session.run(tf1.global_variables_initializer())
         kernels = session.run([v for v in tf1.trainable_variables() if v.shape.rank == 4])
     assert [set(kernel.ravel()) for kernel in kernels] == [{2.0}, {3.0}]

@@ -33,12 +33,8 @@ def one_step(layer, inputs: np.ndarray, dtype=tf.float32, **settings) -> dict:
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("scale", [True, False])
 def test_equals_tf_slim(layer, collections, is_training, scale):
-    settings = {
-        **SETTINGS,
-        "scale": scale,
-        "is_training": is_training,
-        "updates_collections": collections,
-    }
+    settings = {**SETTINGS, "scale": scale, "is_training": is_training}
+    settings["updates_collections"] = collections
     ours = one_step(layer, INPUTS, **settings)
     theirs = one_step(slim.batch_norm, INPUTS, **settings)
     assert_same(ours, theirs, atol=1e-5)
@@ -136,15 +132,8 @@ def convolved(folds: bool, **settings) -> tuple:
     """Outputs and gradients of a convolution with averages; its operations of batch norm."""
     norm = {**SETTINGS, "is_training": False, "folds": folds}
     with tf.Graph().as_default() as graph, tf1.Session() as session:
-        outputs = slim.conv2d(
-            tf.constant(INPUTS),
-            3,
-            scope="conv",
-            activation_fn=None,
-            normalizer_fn=batch_norm,
-            normalizer_params=norm,
-            **settings,
-        )
+        settings.update(normalizer_fn=batch_norm, normalizer_params=norm, activation_fn=None)
+        outputs = slim.conv2d(tf.constant(INPUTS), 3, scope="conv", **settings)
         variables = {v.op.name: v for v in tf1.global_variables()}
         trained = tf1.trainable_variables()
         gradients = tf1.gradients(tf.reduce_sum(outputs**2), trained)

@@ -10,12 +10,8 @@ SETTINGS, ARRAYS = golden_component("crops")
 
 @pytest.mark.parametrize("kind", ["native", "matmul"])
 def test_crops_golden(kind):
-    crops = roi.crop_regions(
-        tf.constant(ARRAYS["crop_resize_in"]),
-        tf.constant(ARRAYS["crop_boxes"]),
-        (4, 4),
-        matmul=kind == "matmul",
-    )
+    features, boxes = tf.constant(ARRAYS["crop_resize_in"]), tf.constant(ARRAYS["crop_boxes"])
+    crops = roi.crop_regions(features, boxes, (4, 4), matmul=kind == "matmul")
     expected = ARRAYS[f"{kind}_crop_4x4"]
     np.testing.assert_allclose(
         crops, expected.reshape(-1, *expected.shape[2:]), rtol=1e-5, atol=1e-5
@@ -26,13 +22,9 @@ def test_crops_golden(kind):
 @pytest.mark.parametrize("name", ["6x6_2x3_pool", "2x3_pool_same"])
 def test_position_sensitive_golden(name, matmul):
     settings = SETTINGS[name]
-    pooled = roi.pool_position_sensitive(
-        tf.constant(ARRAYS["image"][None]),
-        tf.constant(ARRAYS["boxes"][None]),
-        tuple(settings["crop_size"]),
-        tuple(settings["num_spatial_bins"]),
-        matmul=matmul,
-    )
+    image, boxes = (tf.constant(ARRAYS[name][None]) for name in ("image", "boxes"))
+    sizes = (tuple(settings[name]) for name in ("crop_size", "num_spatial_bins"))
+    pooled = roi.pool_position_sensitive(image, boxes, *sizes, matmul=matmul)
     np.testing.assert_allclose(pooled[0], ARRAYS[name][:, 0, 0], rtol=1e-5, atol=1e-6)
 
 

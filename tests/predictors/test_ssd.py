@@ -61,11 +61,8 @@ def test_anchors_come_cell_by_cell():
     text %= "truncated_normal_initializer { stddev: 0 }"
     with tf.Graph().as_default():
         found = predict(text, depths=[8], anchors=[3], background=False)
-        biases = next(
-            v
-            for v in tf1.global_variables()
-            if "BoxEncoding" in v.op.name and v.op.name.endswith("biases")
-        )
+        ending = "BoxEncodingPredictor/biases"
+        (biases,) = (v for v in tf1.global_variables() if v.op.name.endswith(ending))
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             biases.load(np.arange(12.0), session)
@@ -169,11 +166,8 @@ SHARED = "WeightSharedConvolutionalBoxPredictor"
 def test_maps_of_unequal_depth_are_projected_to_the_most_frequent_one():
     depths = (8, 4, 4, 6)
     with tf.Graph().as_default() as graph:
-        predict(
-            "weight_shared_convolutional_box_predictor { conv_hyperparams { batch_norm {} } }",
-            depths=depths,
-            anchors=[2] * 4,
-        )
+        text = "weight_shared_convolutional_box_predictor { conv_hyperparams { batch_norm {} } }"
+        predict(text, depths=depths, anchors=[2] * 4)
         for number, depth in enumerate(depths):
             scope = f"{SHARED}/ProjectionLayer/conv2d_{number}"
             assert shapes()[f"{scope}/weights"] == [1, 1, depth, 4]

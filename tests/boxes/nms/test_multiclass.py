@@ -163,14 +163,10 @@ def brute_force(
 
 
 def found_by(result: multiclass.NmsResult) -> list[list[tuple[float, int, int]]]:
+    columns = (result.scores, result.classes, result.anchor_indices)
     return [
-        [
-            (float(score), int(label), int(anchor))
-            for score, label, anchor in list(zip(scores, classes, anchors))[:count]
-        ]
-        for scores, classes, anchors, count in zip(
-            result.scores, result.classes, result.anchor_indices, result.num
-        )
+        [(float(score), int(label), int(anchor)) for score, label, anchor in zip(*rows)][:count]
+        for *rows, count in zip(*columns, result.num)
     ]
 
 

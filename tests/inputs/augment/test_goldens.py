@@ -100,11 +100,8 @@ def _label_errors(field: str, result: np.ndarray, golden: Any) -> List[str]:
         return []
     if wanted.shape != result.shape:
         return [f"{field}: shape {result.shape}, not {wanted.shape}"]
-    return (
-        []
-        if np.allclose(result, wanted, rtol=1e-6, atol=2e-6, equal_nan=True)
-        else [f"{field}: {result}, not {wanted}"]
-    )
+    is_close = np.allclose(result, wanted, rtol=1e-6, atol=2e-6, equal_nan=True)
+    return [] if is_close else [f"{field}: {result}, not {wanted}"]
 
 
 def errors_of(goldens: Goldens, name: str) -> Dict[str, List[str]]:

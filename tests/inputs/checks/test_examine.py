@@ -129,14 +129,8 @@ def test_labels_that_are_not_as_many_as_texts_contradict_them(options):
 
 
 def test_frames_are_named():
-    record = sequence(
-        {},
-        {
-            "image/encoded": [encoded(picture()), b"rubbish"],
-            "image/source_id": ["f0", "f1"],
-            "region/bbox/ymin": [[0.1], []],
-        },
-    )
+    images = {"image/encoded": [encoded(picture()), b"rubbish"], "image/source_id": ["f0", "f1"]}
+    record = sequence({}, {**images, "region/bbox/ymin": [[0.1], []]})
     policy = make_policy(reader("input_type: TF_SEQUENCE_EXAMPLE"))
     examined = examine_record(record, policy)
     assert examined.source_id == "f0"

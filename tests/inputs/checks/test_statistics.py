@@ -8,12 +8,10 @@ from inputs.checks.statistics import SCALES, Columns, ImageRow, columns_of
 
 def collect(*images: tuple) -> Columns:
     """Of (height, width, boxes, class ids)."""
-    return columns_of(
-        [
-            ImageRow((height, width), f"image {number}", boxes, class_ids)
-            for number, (height, width, boxes, class_ids) in enumerate(images)
-        ]
-    )
+    return columns_of([
+        ImageRow((height, width), f"image {number}", boxes, class_ids)
+        for number, (height, width, boxes, class_ids) in enumerate(images)
+    ])  # fmt: skip
 
 
 def three_images() -> Columns:

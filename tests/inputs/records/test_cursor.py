@@ -83,13 +83,9 @@ def test_each_order_of_records_is_resumed(tmp_path, text):
     found = stream.list_files(reader)
 
     def names(cursor: DataCursor, count: int) -> List[int]:
-        records = stream.record_dataset(
-            reader,
-            found,
-            no_rest,
-            stream.Order(5, sample_1_of_n=reader.sample_1_of_n_examples),
-            cursor.begin(5, "order"),
-        )
+        order = stream.Order(5, sample_1_of_n=reader.sample_1_of_n_examples)
+        begin = cursor.begin(5, "order")
+        records = stream.record_dataset(reader, found, no_rest, order, begin)
         read = list(records.take(count).as_numpy_iterator())
         first = cursor.state.count if cursor.state is not None else 0
         seeds = np.array([[5, first + index] for index in range(count)])

@@ -112,15 +112,9 @@ def test_numbers_of_anchors_are_those_of_target_assignment(detector, monkeypatch
     with tf.Graph().as_default():
         anchors = detector.predict(tf.zeros([1, 64, 64, 3])).anchors
         constant = tf.get_static_value(anchors)
-    targets = detector.losses.assign(
-        tf.constant(constant),
-        Groundtruth(
-            tf.constant(padded),
-            tf.ones([len(images), 10, 2]),
-            tf.cast(valid, tf.float32),
-            tf.constant(valid),
-        ),
-    )
+    classes, weights = tf.ones([len(images), 10, 2]), tf.cast(valid, tf.float32)
+    truth = Groundtruth(tf.constant(padded), classes, weights, tf.constant(valid))
+    targets = detector.losses.assign(tf.constant(constant), truth)
     matches = targets.matches.numpy()
     expected = [np.sum(matches[i] == box) for i, n in enumerate(counts) for box in range(n)]
     np.testing.assert_array_equal(coverage.num_anchors, expected)

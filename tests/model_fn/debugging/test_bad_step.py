@@ -64,7 +64,6 @@ def _config(folder: pathlib.Path, *assignments: str) -> Any:
 
 
 def _batch() -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    given = configs.groundtruth(padding=1)
     features = {
         schema.IMAGE: np.random.default_rng(0).uniform(-1, 1, (2, 64, 64, 3)).astype(np.float32),
         schema.TRUE_IMAGE_SHAPE: np.array([[64, 64, 3]] * 2, np.int32),
@@ -72,13 +71,8 @@ def _batch() -> Tuple[Dict[str, Any], Dict[str, Any]]:
         schema.RECORD: np.array([[0, 3], [1, 7]], np.int64),
         schema.PARTNER_RECORDS: np.array([[[-1, -1]] * 2, [[0, 4], [1, 0]]], np.int64),
     }
-    labels = {
-        schema.NUM_BOXES: np.array([2, 2], np.int32),
-        schema.BOXES: given.boxes.numpy(),
-        schema.CLASSES: given.classes.numpy(),
-        schema.WEIGHTS: given.weights.numpy(),
-    }
-    return features, labels
+    labels = configs.labels_of(configs.groundtruth(padding=1))
+    return features, {name: value.numpy() for name, value in labels.items()}
 
 
 class _Snapshots(tf1.train.SessionRunHook):

@@ -25,15 +25,10 @@ def _norm(features: tf.Tensor, name: str, is_training: bool = False) -> tf.Tenso
     depth = features.shape[3]
     scale, variance = RANDOM.uniform(0.5, 2, (2, depth)).astype(np.float32)
     offset, mean = RANDOM.normal(size=(2, depth)).astype(np.float32)
+    moments = [None, None] if is_training else [tf.constant(mean), tf.constant(variance)]
+    affine = tf.identity(tf.constant(scale)), tf.constant(offset)
     outputs = tf1.nn.fused_batch_norm(
-        features,
-        tf.identity(tf.constant(scale)),
-        tf.constant(offset),
-        None if is_training else tf.constant(mean),
-        None if is_training else tf.constant(variance),
-        epsilon=0.1,
-        is_training=is_training,
-        name=name,
+        features, *affine, *moments, epsilon=0.1, is_training=is_training, name=name
     )
     return outputs[0]
 

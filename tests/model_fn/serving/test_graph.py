@@ -24,15 +24,9 @@ def test_outputs_are_named_float32_and_count_classes_from_1():
     with tf.Graph().as_default(), tf.name_scope("somewhere"):
         outputs = graph.named_outputs(_detections())
         further = graph.named_outputs(_detections(), "tf_example_outputs")
-        assert set(outputs) == {
-            "num_detections",
-            "detection_boxes",
-            "detection_scores",
-            "detection_classes",
-            "raw_detection_boxes",
-            "raw_detection_scores",
-            "detection_anchor_indices",
-        }
+        of_detections = {f"detection_{n}" for n in ("boxes", "scores", "classes", "anchor_indices")}
+        raw = {"raw_detection_boxes", "raw_detection_scores"}
+        assert set(outputs) == {"num_detections", *of_detections, *raw}
         for key, tensor in outputs.items():
             assert tensor.name == f"{key}:0"
             assert tensor.dtype == tf.float32

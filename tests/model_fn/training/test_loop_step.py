@@ -34,20 +34,12 @@ def _config(**ssd: bool) -> Any:
 
 def _arrays(num_boxes: List[int]) -> Any:
     """Features and labels of images with so many boxes, at most two; to be called eagerly."""
-    given, size = configs.groundtruth(padding=1), len(num_boxes)
+    size, labels = len(num_boxes), configs.labels_of(configs.groundtruth(padding=1))
     pixels = np.random.default_rng(0).uniform(-1, 1, (size, 64, 64, 3)).astype(np.float32)
     features = {schema.IMAGE: pixels, schema.TRUE_IMAGE_SHAPE: np.int32([[64, 64, 3]] * size)}
 
-    def some(values: tf.Tensor) -> np.ndarray:
-        return np.resize(values.numpy(), (size, *values.shape[1:]))
-
-    labels = {
-        schema.NUM_BOXES: np.int32(num_boxes),
-        schema.BOXES: some(given.boxes),
-        schema.CLASSES: some(given.classes),
-        schema.WEIGHTS: some(given.weights),
-    }
-    return features, labels
+    some = {name: np.resize(each.numpy(), (size, *each.shape[1:])) for name, each in labels.items()}
+    return features, {**some, schema.NUM_BOXES: np.int32(num_boxes)}
 
 
 def _by_model_fn(config: Any, arrays: Any, num_steps: int) -> Dict[str, Any]:

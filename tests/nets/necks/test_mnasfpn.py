@@ -38,12 +38,8 @@ def test_cells_add_their_inputs_where_channels_agree(monkeypatch):
     with tf.Graph().as_default(), slim.arg_scope(list(BATCH_NORMS), is_training=False):
         inputs = maps(16, 8)
         found = mnasfpn.mnasfpn(inputs, OPTIONS)
-        assert [f.shape.as_list() for f in found] == [
-            [2, 16, 8, 8],
-            [2, 8, 4, 8],
-            [2, 4, 2, 8],
-            [2, 2, 1, 8],
-        ]
+        sides = [(16, 8), (8, 4), (4, 2), (2, 1)]
+        assert [f.shape.as_list() for f in found] == [[2, *side, 8] for side in sides]
         kernels = [v for v in tf1.trainable_variables() if v.op.name.endswith("weights")]
         # Two projections and two halves a block, and the one above level 5, which alone is free.
         assert len(kernels) == 5 * 4 + 1

@@ -30,15 +30,13 @@ def labelme(root: pathlib.Path, shapes: Any, **members: Any) -> AnnotatedImage:
 
 def test_labelme_shapes_of_one_group_are_one_object(root):
     triangle, other = [[1, 1], [5, 1], [5, 6]], [[10, 3], [12, 3], [12, 9]]
-    image = labelme(
-        root,
-        [
-            {"label": "cat", "points": triangle, "group_id": 1, "shape_type": "polygon"},
-            {"label": "dog", "points": triangle, "group_id": 1, "flags": {"difficult": True}},
-            {"label": "cat", "points": other, "group_id": 1},
-            {"label": "cat", "points": other, "group_id": None},
-        ],
-    )
+    shapes = [
+        {"label": "cat", "points": triangle, "group_id": 1, "shape_type": "polygon"},
+        {"label": "dog", "points": triangle, "group_id": 1, "flags": {"difficult": True}},
+        {"label": "cat", "points": other, "group_id": 1},
+        {"label": "cat", "points": other, "group_id": None},
+    ]
+    image = labelme(root, shapes)
     assert image.image == "a.png"
     assert [(one.class_name, len(one.polygons), one.difficult) for one in image.objects] == [
         ("cat", 2, None), ("dog", 1, True), ("cat", 1, None),
@@ -47,18 +45,11 @@ def test_labelme_shapes_of_one_group_are_one_object(root):
 
 
 def test_labelme_shapes_that_are_no_objects(root):
-    image = labelme(
-        root,
-        [
-            {"label": "cat", "points": [[1, 1]], "shape_type": "point"},
-            {"label": "cat", "points": [[1, 1], [2, 2]]},
-            {"points": [[1, 1], [2, 2]]},
-            {"label": "cat", "points": [[1, 1], [2, "x"], [2, 3]]},
-            {"label": "cat", "points": [[1, 1], [2], [2, 3]]},
-            {"label": "cat"},
-            7,
-        ],
-    )
+    places = ([[1, 1], [2, 2]], [[1, 1], [2, "x"], [2, 3]], [[1, 1], [2], [2, 3]])
+    line, text, number = ({"label": "cat", "points": points} for points in places)
+    point = {"label": "cat", "points": [[1, 1]], "shape_type": "point"}
+    unnamed = {"points": [[1, 1], [2, 2]]}
+    image = labelme(root, [point, line, unnamed, text, number, {"label": "cat"}, 7])
     assert [fault.kind for fault in image.faults] == [
         "unsupported_shape", "broken_mask", "missing_key", "broken_source", "broken_source",
         "broken_source", "missing_key",
@@ -90,21 +81,15 @@ def test_detections_above_a_score(root):
          "segmentation": masks.to_run_lengths(mask)},
         {"class_id": 3, "name": "cat", "score": 0.25, "box": box},
     ]  # fmt: skip
+    cat = {"name": "cat", "box": box}
+    wrong = [7, {"box": box}, {**cat, "score": 2}, {**cat, "segmentation": 7}]
     lines: List[Any] = [
         {"file": "a.png", "height": 20, "width": 32, "detections": detections},
         {"file": "b.png", "error": "it is damaged"},
         {"file": "c.png", "detections": [{"class_id": 3, "name": "owl", "score": 1, "box": box}]},
         {"height": 3},
         {"file": "d.png", "detections": 7},
-        {
-            "file": "b.png",
-            "detections": [
-                7,
-                {"box": box},
-                {"name": "cat", "box": box, "score": 2},
-                {"name": "cat", "box": box, "segmentation": 7},
-            ],
-        },
+        {"file": "b.png", "detections": wrong},
     ]
     path = root / "d.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)) + "\n{cut")

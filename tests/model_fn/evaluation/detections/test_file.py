@@ -39,16 +39,10 @@ def read(folder: pathlib.Path, entries: Any, wanted: Wanted = BOXES) -> Detectio
 
 
 def test_coco_results(tmp_path):
-    detections = read(
-        tmp_path,
-        [
-            result(),
-            result(image_id="b.jpg", score=0.25, category_id=2),
-            result(score=0.75, bbox=[0, 0, 100, 200.5], segmentation={"counts": "", "size": []}),
-            result(category_id=90),
-            result(score=1),
-        ],
-    )
+    masked = result(score=0.75, bbox=[0, 0, 100, 200.5], segmentation={"counts": "", "size": []})
+    other = result(image_id="b.jpg", score=0.25, category_id=2)
+    entries = [result(), other, masked, result(category_id=90), result(score=1)]
+    detections = read(tmp_path, entries)
     assert detections.is_coco
     assert detections.names == ["7", "b.jpg"]
     assert (len(detections), detections.num_read) == (4, 5)

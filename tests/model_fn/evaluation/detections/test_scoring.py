@@ -176,13 +176,9 @@ def golden_images(folder: pathlib.Path) -> tuple[Any, list[Any]]:
 
 def test_golden_boxes_and_masks(tmp_path):
     config, results = golden_images(tmp_path)
-    config.eval_config.metrics_set.extend(
-        [
-            "coco_mask_metrics",
-            "pascal_voc_instance_segmentation_metrics",
-            "precision_at_recall_detection_metrics",
-        ]
-    )
+    sets = config.eval_config.metrics_set
+    sets.extend(["coco_mask_metrics", "pascal_voc_instance_segmentation_metrics"])
+    sets.append("precision_at_recall_detection_metrics")
     config.eval_config.recall_lower_bound, config.eval_config.recall_upper_bound = 0.2, 0.8
     config.eval_input_reader[0].load_instance_masks = True
     config.eval_input_reader[0].mask_type = input_reader_pb2.PNG_MASKS

@@ -52,15 +52,12 @@ def _cocoeval(images: List[ImageObjects], ids: List[int], limits: List[int]) -> 
             evaluation._dts[i, k] = [
                 {"id": int(d) + 1, "score": image.scores[d], "area": image.areas[d]} for d in mine
             ]
+            flags = {"iscrowd": image.is_crowd, "ignore": image.is_ignored}
             evaluation._gts[i, k] = [
-                {
-                    "id": int(g) + 1,
-                    "area": image.true_areas[g],
-                    "iscrowd": int(image.is_crowd[g]),
-                    "ignore": int(image.is_ignored[g]),
-                }
+                {"id": int(g) + 1, "area": image.true_areas[g],
+                 **{name: int(values[g]) for name, values in flags.items()}}
                 for g in true
-            ]
+            ]  # fmt: skip
             overlaps[i, k] = image.overlaps[np.ix_(mine, true)] if mine.size and true.size else []
     evaluation.ious = overlaps
     evaluation.evalImgs = [

@@ -175,14 +175,9 @@ def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
 
 def test_evaluations_and_signals(tmp_path):
     with pytest.raises(Stopped, match="at step 3, which is saved"):
-        fake.train_and_evaluate(
-            tmp_path,
-            9,
-            checkpoints=CheckpointOptions(steps=100),
-            evaluation=EvaluationOptions(every_steps=2, export_final=False),
-            hooks=[fake.SignalAt(step=3)],
-            loop=LOOP,
-        )
+        evaluation = EvaluationOptions(every_steps=2, export_final=False)
+        options = {"checkpoints": CheckpointOptions(steps=100), "hooks": [fake.SignalAt(step=3)]}
+        fake.train_and_evaluate(tmp_path, 9, evaluation=evaluation, loop=LOOP, **options)
     assert [each.step for each in history.read(str(tmp_path), "0")] == [2]
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 2, 3]
