@@ -24,7 +24,7 @@ from estimator_det.config.field_rules import check_value, range_of
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
 from estimator_det.config.text import is_repeated
-from estimator_det.errors import Problem, error
+from estimator_det.errors import Problem, UsageError, error
 from estimator_det.images.resize import RGB
 from estimator_det.protos import custom_pb2, pipeline_pb2, preprocessor_pb2
 from inputs.sample import Sample
@@ -115,9 +115,28 @@ def apply_steps(
 def _find_function(name: str, config: Message) -> StepFunction:
     if isinstance(config, custom_pb2.Custom):
         custom = AUGMENTATIONS.custom_function(config)
-        return StepFunction(lambda sample, seed, config: custom(sample, seed))
+        return StepFunction(
+            lambda sample, seed, config: _require_sample(config.name, custom(sample, seed))
+        )
     function = AUGMENTATIONS.get(name)
     return function if isinstance(function, StepFunction) else StepFunction(function)
+
+
+def _require_sample(name: str, result: Any) -> Sample:
+    """Raises UsageError if a plug-in returns no sample with an image and boxes; returns it."""
+    if not isinstance(result, Sample):
+        raise UsageError(
+            f"custom augmentation {name!r} returns {type(result).__name__}, not a Sample: return "
+            "sample._replace(…)"
+        )
+    for field, shape in (("image", [None, None, None]), ("boxes", [None, 4])):
+        actual = getattr(result, field).shape
+        if not actual.is_compatible_with(shape):
+            raise UsageError(
+                f"custom augmentation {name!r} returns {field} of the shape {actual}, not "
+                f"{tf.TensorShape(shape)}"
+            )
+    return result
 
 
 def float_image(function: Step) -> Step:

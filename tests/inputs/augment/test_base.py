@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.registry import Registry
+from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
-from inputs.augment import operations
+from inputs.augment import base, operations
 from tests.faults import faults
-from tests.inputs.augment.helpers import make_augmentation, run_step, sample_of, step
+from tests.inputs.augment.helpers import (
+    make_augmentation,
+    run_step,
+    sample_of,
+    small_sample,
+    step,
+)
 
 
 def test_steps_apply_in_order_each_with_its_own_seed():
@@ -85,3 +93,18 @@ def test_a_session_gives_what_eager_does(change):
     expected = change(sample_of("bare")).numpy()
     with tf.Graph().as_default(), tf1.Session() as session:
         np.testing.assert_array_equal(session.run(change(sample_of("bare"))), expected)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (None, "'mine' returns NoneType, not a Sample: return sample._replace"),
+        (small_sample()._replace(boxes=tf.zeros([2, 2])), r"boxes of the shape \(2, 2\), not"),
+        (small_sample()._replace(image=tf.zeros([9, 9])), r"image of the shape \(9, 9\), not"),
+    ],
+)
+def test_results_of_plug_ins(monkeypatch, result, message):
+    monkeypatch.setattr(base.AUGMENTATIONS, "_customs", Registry("custom augmentation"))
+    base.AUGMENTATIONS.custom("mine")(lambda sample, seed: result)
+    with pytest.raises(UsageError, match=message):
+        run_step('custom { name: "mine" }', small_sample())
