@@ -85,7 +85,7 @@ class ConvertOptions:
     splits: Tuple[Split, ...] = (Split("train"),)
     # Shards of each split; None: one for each IMAGES_PER_SHARD images.
     num_shards: Optional[int] = None
-    label_map: str = ""  # an existing file; "" writes LABEL_MAP_FILE
+    label_map: str = ""  # an existing file, which is copied; "" makes one
     image: ImageOptions = field(default_factory=ImageOptions)
     masks: bool = False
     clip_boxes: bool = False
@@ -332,7 +332,8 @@ def _classes(
     if least < 1:
         raise UsageError(
             f"the class {quoted(names_by_id[least])} has id {least}, and ids of a label map start "
-            "at 1: write a label map with the names of the classes, and add it as --label_map"
+            "at 1: write a file labels.pbtxt with a line for each class, such as "
+            f"item {{ id: 1 name: {quoted(names_by_id[least])} }}, and add --label_map labels.pbtxt"
         )
     if os.path.exists(path):
         earlier = read_label_map(path)
@@ -402,9 +403,14 @@ def _publish(
     for split, shard in itertools.product(options.splits, range(job.num_shards)):
         os.replace(*job.record_files(split.name, shard))
     # A label map of the same classes by another program may have more fields.
-    if not options.label_map and (is_own or not os.path.exists(label_map)):
-        points = {number: source.keypoints.get(name, ()) for number, name in names.items()}
-        writer.write_label_map(names, label_map, points)
+    path = os.path.join(options.output_dir, LABEL_MAP_FILE)
+    is_replaced = is_own and (options.overwrite or not options.label_map)
+    if is_replaced or not os.path.exists(path):
+        if options.label_map:
+            files.write_text(path, files.read_text(label_map))
+        else:
+            points = {number: source.keypoints.get(name, ()) for number, name in names.items()}
+            writer.write_label_map(names, path, points)
     for split in options.splits if source.dataset is not None else ():
         path = os.path.join(options.output_dir, f"{split.name}.dataset.json")
         files.write_text(path, json.dumps(source.dataset))

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=(TFRECORD, COCO),
         help=f"{TFRECORD}: records for training; {COCO}: a file of annotations, of records",
     )
-    text = "an existing label map, whose ids are used (default: label_map.pbtxt is written)"
+    text = "an existing label map, whose ids are used (default: the ids of the source, or 1, 2, …)"
     add_options(parser, str, {"--label_map FILE": text})
     _add_source_arguments(parser.add_argument_group("the data set, with --to tfrecord"))
     _add_record_arguments(parser.add_argument_group("the records, with --to tfrecord"))

@@ -209,6 +209,7 @@ def test_coco_ids_below_one_need_a_label_map(root):
     (root / "map.pbtxt").write_text('item { id: 5 name: "cat" } item { id: 2 name: "dog" }')
     samples.convert(sample, root / "out", label_map=str(root / "map.pbtxt"))
     assert samples.records(root / "out")["a"]["image/object/class/label"] == [5, 2]
+    assert (root / "out" / "label_map.pbtxt").read_text() == (root / "map.pbtxt").read_text()
 
 
 def test_coco_without_categories_is_refused(root):
