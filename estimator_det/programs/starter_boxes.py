@@ -234,8 +234,8 @@ def fit(
         return best
     return best._replace(
         reason="From the sizes and shapes of each class's boxes, which overlap their best anchor "
-        f"by {best.coverage.best_iou.mean():.2f} on average; without that by "
-        f"{present.best_iou.mean():.2f}."
+        f"by {best.coverage.best_iou.mean():.2f} on average; the anchors "
+        f"of the model's own configuration by {present.best_iou.mean():.2f}."
     )
 
 

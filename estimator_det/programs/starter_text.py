@@ -38,7 +38,8 @@ NOTES = {
     "second_stage_post_processing": "Detections that overlap a better one are dropped.",
     "first_stage_box_predictor_conv_hyperparams": "The head that finds proposals.",
     "train_input_reader": "Records to train on.",
-    "eval_config": "Metrics of the held-out part; the best of each class is in thresholds.json.",
+    "eval_config": "Metrics of the held-out part. Evaluations write the best threshold of each "
+    "class to eval_0/thresholds-STEP.json in the folder of the run.",
     "eval_input_reader": "Records to evaluate on, which training never sees.",
     "fine_tune_checkpoint_type": "Which variables are restored: all of the detector.",
     "gradient_clipping_by_norm": "A single bad batch cannot destroy the weights.",
