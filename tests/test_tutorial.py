@@ -8,13 +8,14 @@ import shlex
 import subprocess
 import sys
 import tarfile
-from typing import Dict, List
+from typing import Any, Dict, List
 
 import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.detectors import make_detector
+from estimator_det.nets import mobilenet
 from estimator_det.programs import cli, pretrained, step_speed
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import tf2_checkpoint
@@ -86,6 +87,7 @@ def test_programs_and_commands_of_the_tutorial_run(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_commands_of_the_tf2_zoo_run(folder, monkeypatch):
+    monkeypatch.setattr(mobilenet, "mobilenet_v1", _shallow)  # It is built twenty times.
     monkeypatch.setenv(pretrained.CACHE_VARIABLE, str(folder / "cache"))
     paths = _publish(folder / "published")
     (folder / "cache").mkdir()
@@ -99,6 +101,13 @@ def test_commands_of_the_tf2_zoo_run(folder, monkeypatch):
     exported = tf1.train.NewCheckpointReader("exported/tf2_checkpoint/ckpt-0")
     assert all(exported.has_tensor(f"{path}/.ATTRIBUTES/VARIABLE_VALUE") for path in paths)
     assert pathlib.Path("exported_integers/model.tflite").is_file()
+
+
+def _shallow(inputs: tf.Tensor, depth: Any, build: Any = mobilenet.mobilenet_v1, **_: Any) -> Any:
+    """MobileNet v1 of 5 layers, of which the last two have the names of layers 11 and 13."""
+    layers = (mobilenet.V1_LAYERS[0], *[mobilenet.MobileNetLayer(2, 64)] * 4)
+    maps = list(build(inputs, depth, layers=layers).values())
+    return {"Conv2d_11_pointwise": maps[-3], "Conv2d_13_pointwise": maps[-1]}
 
 
 def _publish(folder: pathlib.Path) -> List[str]:

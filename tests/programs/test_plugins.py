@@ -17,6 +17,7 @@ from estimator_det.errors import RunError
 from estimator_det.programs.cloud import source_package
 from inputs.datasets import shapes
 from inputs.datasets.writer import encode_image
+from model_fn.evaluation import history
 from tests.conftest import TESTS
 from tests.programs.forking import small_config
 from tests.programs.test_submit import REMOTE
@@ -108,26 +109,27 @@ def imports(*names: str) -> List[str]:
     return [f"--import={name}" for name in names]
 
 
-def test_train_resume_evaluate_export(project, run, tmp_path):
-    run(project, "train", "mine.config", "--model_dir=run", "--seed=1", *imports(*MODULES))
+def test_train_resume_evaluate_export(project, run, forker, tmp_path):
+    flags = ["--pipeline_config_path=mine.config", "--model_dir=run", *imports(*MODULES)]
+    flags += ["--num_train_steps=1", "--mode=train"]
+    first = forker.program(
+        f"import os, sys\nos.chdir({str(project)!r})\n"
+        "from estimator_det.programs import model_main\n"
+        f"sys.exit(model_main.main({['model_main', *flags]!r}))"
+    )
+    assert first.wait() == 0, first.output()
     model_dir = project / "run"
     record = json.loads((model_dir / "plugins.json").read_text())
     assert record == {"modules": dict.fromkeys(MODULES, str(project))}
 
     # From another folder, and without --import: the run names its modules.
-    again = run(
-        tmp_path, "train", f"{project}/mine.config", f"--model_dir={model_dir}",
-        "--num_train_steps=4",
-    )  # fmt: skip
-    assert "step 2" in again and (model_dir / "model.ckpt-4.index").exists()
-    evaluation = run(tmp_path, "evaluate", str(model_dir))
-    assert "Surplus/mean" in evaluation and "DetectionBoxes_Precision/mAP" in evaluation
+    again = run(tmp_path, "train", f"{project}/mine.config", f"--model_dir={model_dir}")
+    assert "step 2/2" in again and (model_dir / "model.ckpt-2.index").exists()
+    metrics = history.read(str(model_dir), "0")[-1].metrics
+    assert {"Surplus/mean", "DetectionBoxes_Precision/mAP"} <= metrics.keys()
     (tmp_path / "listing.py").write_text(EXPORT_FORMAT)
-    run(
-        tmp_path, "export", f"{model_dir}/pipeline.config", "--format=saved_model,listing",
-        f"--trained_checkpoint_prefix={model_dir}/model.ckpt-4", "--output_directory=exported",
-        "--import=listing",
-    )  # fmt: skip
+    export = [str(model_dir), "--format=listing", "--output_dir=exported", "--import=listing"]
+    run(tmp_path, "export", *export)
     assert "MobilenetV1" in (tmp_path / "exported" / "listing.txt").read_text()
     record["modules"]["listing"] = str(tmp_path)
     assert json.loads((tmp_path / "exported" / "plugins.json").read_text()) == record
@@ -211,18 +213,6 @@ def test_check_config_refuses(project, run, change, messages):
     )  # fmt: skip
     for message in messages:
         assert message in output, output
-
-
-def test_model_main_imports_modules(project, forker, tmp_path):
-    flags = [f"--pipeline_config_path={project}/mine.config", f"--model_dir={tmp_path}/run"]
-    flags += [*imports(*MODULES), "--num_train_steps=1", "--mode=train"]
-    run = forker.program(
-        f"import os, sys\nos.chdir({str(project)!r})\n"
-        "from estimator_det.programs import model_main\n"
-        f"sys.exit(model_main.main({['model_main', *flags]!r}))"
-    )
-    assert run.wait() == 0, run.output()
-    assert (tmp_path / "run" / "plugins.json").exists()
 
 
 def test_convert_by_a_converter_of_the_project(project, run, tmp_path):

@@ -18,7 +18,6 @@ from estimator_det.programs import cli, report, report_pictures
 from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
 from model_fn.runs import runner
-from model_fn.runs.options import EvaluationOptions
 from tests.model_fn.evaluation.detections.test_scoring import record, write_records, write_results
 from tests.programs.forking import small_config
 
@@ -289,13 +288,12 @@ def test_refusals(runs, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network", "no_charts")
 def test_a_checkpoint_without_details_is_evaluated_once(tmp_path, monkeypatch):
-    config, run = pipeline.read_pipeline(small_config(tmp_path, 2)), tmp_path / "run"
-    options = EvaluationOptions(export_final=False)
-    runner.train_and_evaluate(config, str(run), evaluation=options)
-    for absent in ("eval_0/details-2.json", "evaluations.jsonl"):
-        (run / absent).unlink()
-        _, page = page_of(run, output=tmp_path / "page.html")
-        assert "at step 2, on reader “0”" in page.text
+    run = tmp_path / "run"
+    runner.train(pipeline.read_pipeline(small_config(tmp_path, 2)), str(run))
+    for _ in range(2):
+        first = report.read_run(str(run))
+        assert first.details and first.chosen and first.chosen.step == 2
         with monkeypatch.context() as patch:
             patch.delattr(report.evaluator, "evaluate")
-            page_of(run, output=tmp_path / "page.html")
+            assert report.read_run(str(run)).details == first.details
+        (run / "eval_0" / "details-2.json").unlink()

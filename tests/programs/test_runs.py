@@ -170,10 +170,11 @@ SMALL_CENTER_NET = [
     ("model", "settings", "metric"),
     [
         ("ssd", [*SMALL, PLAIN], MAP_50),
-        (
+        pytest.param(
             "centernet_keypoints",
             SMALL_CENTER_NET,
             "Keypoints_Precision/mAP@.50IOU ByCategory/figure",
+            marks=pytest.mark.exhaustive,
         ),
     ],
 )
