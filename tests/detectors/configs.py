@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Tuple
 
 from google.protobuf import text_format
 
@@ -62,6 +62,19 @@ def labels_of(groundtruth: Groundtruth) -> Dict[str, tf.Tensor]:
         schema.BOXES: groundtruth.boxes,
         schema.CLASSES: groundtruth.classes,
         schema.WEIGHTS: groundtruth.weights,
+    }
+
+
+def shapes_of_detections(num: int, num_raw: int, num_columns: int) -> Dict[str, Tuple[int, ...]]:
+    """Shapes of the detections of two images, whose boxes have so many scores."""
+    return {
+        "detection_boxes": (2, num, 4),
+        "detection_scores": (2, num),
+        "detection_classes": (2, num),
+        "num_detections": (2,),
+        "raw_detection_boxes": (2, num_raw, 4),
+        "raw_detection_scores": (2, num_raw, num_columns),
+        "detection_multiclass_scores": (2, num, num_columns),
     }
 
 

@@ -96,6 +96,14 @@ def test_perfect_maps_have_little_loss_and_others_more():
     assert none.terms["Loss/box/scale"] == none.terms["Loss/pose/keypoint/regression"] == 0
 
 
+def refined(candidates, scores, options):
+    """The keypoint at (5, 4) of a box of 8 x 8, and its score."""
+    point, box = tf.constant([[[[5.0, 4.0]]]]), tf.constant([[[0.0, 0.0, 8.0, 8.0]]])
+    candidates, scores = tf.constant([candidates])[:, :, tf.newaxis], tf.constant([scores])
+    points, scores = refine(point, candidates, scores[..., tf.newaxis], box, options)
+    return points[0, 0, 0], scores[0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("candidate", "score", "expected"),
     [
@@ -106,15 +114,9 @@ def test_perfect_maps_have_little_loss_and_others_more():
     ],
 )
 def test_a_candidate_replaces_a_keypoint_only_if_it_is_near(candidate, score, expected):
-    points, scores = refine(
-        tf.constant([[[[5.0, 4.0]]]]),
-        tf.constant([[[candidate]]]),
-        tf.constant([[[score]]]),
-        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
-        REFINEMENT,
-    )
-    np.testing.assert_allclose(points[0, 0, 0], expected)
-    np.testing.assert_allclose(scores[0, 0, 0], score if expected == candidate else 0.05)
+    place, found = refined([candidate], [score], REFINEMENT)
+    np.testing.assert_allclose(place, expected)
+    np.testing.assert_allclose(found, score if expected == candidate else 0.05)
 
 
 @pytest.mark.parametrize(
@@ -129,25 +131,15 @@ def test_a_candidate_replaces_a_keypoint_only_if_it_is_near(candidate, score, ex
 )
 def test_ranks_of_candidates(ranking, y, score):
     options = dataclasses.replace(REFINEMENT, ranking=ranking, deviations=(2.0,))
-    points, scores = refine(
-        tf.constant([[[[5.0, 4.0]]]]),
-        tf.constant([[[[5.2, 4.0]], [[5.6, 4.0]]]]),
-        tf.constant([[[0.2], [0.9]]]),
-        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
-        options,
-    )
-    np.testing.assert_allclose([points[0, 0, 0, 0], scores[0, 0, 0]], [y, score], rtol=1e-5)
+    place, found = refined([[5.2, 4.0], [5.6, 4.0]], [0.2, 0.9], options)
+    np.testing.assert_allclose([place[0], found], [y, score], rtol=1e-5)
 
 
 def test_the_nearest_candidate_decides_if_one_is_within_reach():
-    points, _ = refine(
-        tf.constant([[[[5.0, 4.0]]]]),
-        tf.constant([[[[5.1, 4.0]], [[8.5, 4.0]]]]),  # 3.5 is more than .3 * 1.2 * 8
-        tf.constant([[[0.11], [0.9]]]),
-        tf.constant([[[0.0, 0.0, 8.0, 8.0]]]),
-        dataclasses.replace(REFINEMENT, ranking=SCORE_DISTANCE_RATIO),
-    )
-    np.testing.assert_allclose(points[0, 0, 0], [8.5, 4.0])
+    options = dataclasses.replace(REFINEMENT, ranking=SCORE_DISTANCE_RATIO)
+    # 3.5 is more than .3 * 1.2 * 8
+    place, _ = refined([[5.1, 4.0], [8.5, 4.0]], [0.11, 0.9], options)
+    np.testing.assert_allclose(place, [8.5, 4.0])
 
 
 def detections_of(boxes, classes, keypoints, text="", **task):

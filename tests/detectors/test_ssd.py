@@ -11,7 +11,12 @@ from estimator_det.detectors.ssd import _map_indices
 from estimator_det.nets import inverted_residual
 from estimator_det.protos import model_pb2
 from tests import small_extractor
-from tests.detectors.configs import groundtruth, small_config, small_detector
+from tests.detectors.configs import (
+    groundtruth,
+    shapes_of_detections,
+    small_config,
+    small_detector,
+)
 from tests.graphs import evaluate, shapes
 
 IMAGES = np.random.default_rng(0).uniform(0, 255, (2, 50, 70, 3)).astype(np.float32)
@@ -49,16 +54,8 @@ def test_small_detector():
     assert predictions["box_encodings"].shape == (2, 4 * 4 * 3 + 2 * 2 * 2, 4)
     assert predictions["class_logits"].shape == (2, 56, 3)
     shapes = {name: value.shape for name, value in detections.items()}
-    assert shapes == {
-        "detection_boxes": (2, 5, 4),
-        "detection_scores": (2, 5),
-        "detection_classes": (2, 5),
-        "num_detections": (2,),
-        "raw_detection_boxes": (2, 56, 4),
-        "raw_detection_scores": (2, 56, 3),
-        "detection_multiclass_scores": (2, 5, 3),
-        "detection_anchor_indices": (2, 5),
-    }
+    assert shapes.pop("detection_anchor_indices") == (2, 5)
+    assert shapes == shapes_of_detections(5, num_raw=56, num_columns=3)
     assert all(value.dtype == np.float32 for value in detections.values())
     best = detections["raw_detection_scores"][:, :, 1:].max((1, 2))
     np.testing.assert_allclose(detections["detection_scores"][:, 0], best)

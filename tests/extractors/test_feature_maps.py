@@ -65,7 +65,8 @@ ROWS = [
     # It has no layers of its own.
     Row("ssd_mobilenet_v1_ppn", SMALL,
         (128, 160), wide(51, (8, 10), (4, 5), (2, 3), (1, 2), (1, 1), (1, 1)),
-        scope="MobilenetV1/Conv2d_", has={"13_pointwise/weights": None}, variables=27 * 5),
+        scope="MobilenetV1/Conv2d_", has={"13_pointwise/weights": None}, variables=27 * 5,
+        repeats=True),
     Row(EMBEDDED, f"{SMALL} use_depthwise: true",
         (256, 256), squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
         scope="MobilenetV1/", has={f"{LAST}_depthwise/depthwise_weights": [2, 2, 12, 1],

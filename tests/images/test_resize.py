@@ -48,8 +48,7 @@ def assert_golden(case: str, which: str, golden: Any, resized: Any, true_shapes:
         np.testing.assert_allclose(image.astype(np.float64).sum(), expected["sum"], rtol=1e-6)
 
 
-@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize(("dtype", "static"), [("uint8", True), ("float32", False)])
 @pytest.mark.parametrize("case", CASES)
 def test_small_image_against_golden(case, dtype, static):
     settings, arrays = golden_component("image_resizers")

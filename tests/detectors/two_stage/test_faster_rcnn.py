@@ -13,6 +13,7 @@ from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions, _
 from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
 from estimator_det.detectors.two_stage.regions import RegionOutput
 from estimator_det.errors import ConfigError
+from tests.detectors.configs import shapes_of_detections
 from tests.detectors.two_stage import configs
 from tests.detectors.two_stage.configs import MASKS, RFCN, groundtruth, small_detector
 from tests.graphs import evaluate
@@ -56,15 +57,8 @@ def test_padding_is_normalized_too():
 def test_proposals_alone():
     predictions, detections, terms = run("number_of_stages: 1")
     assert predictions["rpn/box_encodings"].shape == (2, 8 * 8 * 3, 4)
-    assert {name: value.shape for name, value in detections.items()} == {
-        "detection_boxes": (2, 12, 4),
-        "detection_scores": (2, 12),
-        "detection_classes": (2, 12),
-        "num_detections": (2,),
-        "raw_detection_boxes": (2, 192, 4),
-        "raw_detection_scores": (2, 192, 2),
-        "detection_multiclass_scores": (2, 12, 2),
-    }
+    shapes = {name: value.shape for name, value in detections.items()}
+    assert shapes == shapes_of_detections(12, num_raw=192, num_columns=2)
     best = detections["raw_detection_scores"][:, :, 1].max(axis=1)
     np.testing.assert_allclose(detections["detection_scores"][:, 0], best)
     assert sorted(terms) == ["Loss/RPNLoss/localization_loss", "Loss/RPNLoss/objectness_loss"]
@@ -105,16 +99,9 @@ def test_boxes_and_classes(overrides):
     predictions, detections, terms = run(overrides)
     assert predictions["second_stage/box_encodings"].shape == (2, 12, 2, 4)
     assert predictions["second_stage/class_logits"].shape == (2, 12, 3)
-    assert {name: value.shape for name, value in detections.items()} == {
-        "detection_boxes": (2, 5, 4),
-        "detection_scores": (2, 5),
-        "detection_classes": (2, 5),
-        "num_detections": (2,),
-        "raw_detection_boxes": (2, 12, 4),
-        "raw_detection_scores": (2, 12, 3),
-        "detection_multiclass_scores": (2, 5, 3),
-        "detection_anchor_indices": (2, 5),
-    }
+    shapes = {name: value.shape for name, value in detections.items()}
+    assert shapes.pop("detection_anchor_indices") == (2, 5)
+    assert shapes == shapes_of_detections(5, num_raw=12, num_columns=3)
     index = detections["detection_anchor_indices"].astype(int)
     rows = np.take_along_axis(detections["raw_detection_scores"], index[:, :, None], axis=1)
     np.testing.assert_allclose(detections["detection_multiclass_scores"], rows)
@@ -237,13 +224,9 @@ def test_images_without_boxes_and_sizes_known_at_run_time():
     detector = small_detector(MASKS)
     with tf.Graph().as_default():
         images = tf1.placeholder(tf.float32, [None, None, None, 3])
-        labels = groundtruth()._replace(
-            boxes=tf.zeros([2, 0, 4]),
-            classes=tf.zeros([2, 0, 2]),
-            weights=tf.zeros([2, 0]),
-            valid=tf.zeros([2, 0], tf.bool),
-            masks=tf.zeros([2, 0, 50, 70]),
-        )
+        labels = groundtruth()
+        given = {name: part for name, part in labels._asdict().items() if part is not None}
+        labels = labels._replace(**{name: part[:, :0] for name, part in given.items()})
         predictions = detector.predict(images, None, labels)
         terms = detector.loss(predictions, labels).terms
         total = tf.add_n(list(terms.values()))

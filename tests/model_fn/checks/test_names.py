@@ -35,30 +35,20 @@ def test_what_runs_is_accepted():
 @pytest.mark.parametrize(
     ("assignment", "field", "message", "remedy"),
     [
-        (
-            "eval_config.metrics_set=[lvis_mask_metrics, coco_detection_metrcs]",
-            "eval_config.metrics_set[1]",
-            "'coco_detection_metrcs' is not known",
-            "did you mean 'coco_detection_metrics'? Supported: coco_detection_metrics",
-        ),
+        ("eval_config.metrics_set=[lvis_mask_metrics, coco_detection_metrcs]",
+         "eval_config.metrics_set[1]", "'coco_detection_metrcs' is not known",
+         "did you mean 'coco_detection_metrics'? Supported: coco_detection_metrics"),
         ("model.ssd.feature_extractor.type=ssd_mobilenet_v7", "model.ssd.feature_extractor.type",
          "'ssd_mobilenet_v7' is not known", "did you mean 'ssd_mobilenet_v"),
         ("model={ experimental_model { name: 'mine' } }", "model.experimental_model",
          "'experimental_model' is not supported yet", "supported: center_net, faster_rcnn, ssd"),
-        (
-            "model={ faster_rcnn { second_stage_box_predictor { "
-            "convolutional_box_predictor {} } } }",
-            "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
-            "not supported yet",
-            "supported: mask_rcnn_box_predictor, rfcn_box_predictor",
-        ),
-        (
-            "model={ faster_rcnn { feature_extractor { type: 'faster_rcnn_resnet5' } "
-            "second_stage_box_predictor { mask_rcnn_box_predictor {} } } }",
-            "model.faster_rcnn.feature_extractor.type",
-            "is not known",
-            "did you mean 'faster_rcnn_resnet50'",
-        ),
+        ("model={ faster_rcnn { second_stage_box_predictor { convolutional_box_predictor {} } } }",
+         "model.faster_rcnn.second_stage_box_predictor.convolutional_box_predictor",
+         "not supported yet", "supported: mask_rcnn_box_predictor, rfcn_box_predictor"),
+        ("model={ faster_rcnn { feature_extractor { type: 'faster_rcnn_resnet5' } "
+         "second_stage_box_predictor { mask_rcnn_box_predictor {} } } }",
+         "model.faster_rcnn.feature_extractor.type", "is not known",
+         "did you mean 'faster_rcnn_resnet50'"),
     ],
 )  # fmt: skip
 def test_what_no_run_can_make_is_refused(assignment, field, message, remedy):

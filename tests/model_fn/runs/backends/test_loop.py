@@ -324,11 +324,3 @@ def test_what_the_loop_refuses(tmp_path, monkeypatch):
     fake.set_cluster(monkeypatch, {**cluster, "ps": ["h:3"]}, "chief")
     with pytest.raises(UsageError, match=r"cluster\.ps has 1 tasks, and strategy"):
         _train(tmp_path, config, 1, workers)
-
-
-def test_checkpoints_that_do_not_fit(tmp_path):
-    _train(tmp_path, fake.pipeline_config(), 1)
-    with pytest.raises(RunError, match="use_moving_average=false"):
-        _train(tmp_path, fake.pipeline_config(AVERAGED), 2)
-    with pytest.raises(RunError, match="All/weights/Adam is missing"):
-        _train(tmp_path, fake.pipeline_config(ADAM), 2)
