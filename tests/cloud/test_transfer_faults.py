@@ -227,7 +227,7 @@ def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small, with_sigint):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while emulator.count("POST") < 4:  # the next attempt is 4 to 8 seconds later
+    while emulator.count("POST") < 3:  # the next attempt is 2 to 4 seconds later
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

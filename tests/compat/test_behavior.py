@@ -28,10 +28,7 @@ for entry in (
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (
-            "disable_v2_behavior",
-            "disable_v2_tensorshape(), disable_control_flow_v2()",
-        ),
+        ("disable_v2_behavior", "disable_v2_tensorshape(), disable_control_flow_v2()"),
         ("disable_control_flow_v2", ": disable_control_flow_v2()"),
     ],
 )

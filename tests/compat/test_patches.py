@@ -1,11 +1,6 @@
 import pytest
 
-from estimator_det.compat import (
-    estimator,
-    removed,
-    tf,
-    versions,
-)
+from estimator_det.compat import estimator, removed, tf, versions
 from tests.processes import messages, run_python
 
 NEWER = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR

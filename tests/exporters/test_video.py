@@ -104,8 +104,7 @@ def test_frames_are_rotated_drawn_and_timed(tmp_path, monkeypatch):
     """Without PyAV, of which only the functions that `video` calls are there."""
     written: List[Any] = []
     stream = types.SimpleNamespace(
-        codec_context=types.SimpleNamespace(),
-        encode=lambda *frames: written.extend(frames) or [],
+        codec_context=types.SimpleNamespace(), encode=lambda *frames: written.extend(frames) or []
     )
     target = types.SimpleNamespace(add_stream=lambda codec, rate: stream, mux=lambda packets: None)
     av = types.ModuleType("av")

@@ -162,6 +162,7 @@ def _train_fake(
     task_timeout_secs: float = 600,
     strategy: Optional[str] = None,
     steps_per_call: Optional[int] = None,
+    meeting: int = 0,  # tasks that wait for each other after their first steps
 ) -> int:
     import pytest
 
@@ -177,6 +178,15 @@ def _train_fake(
     class Slow(Hook):
         def after_step(self, result: StepResult) -> None:
             time.sleep(step_secs)
+            if meeting:
+                meet()
+
+    def meet() -> None:
+        folder = pathlib.Path(f"{model_dir}-meeting")
+        folder.mkdir(exist_ok=True)
+        (folder / str(os.getpid())).touch()
+        while len(os.listdir(folder)) < meeting:
+            time.sleep(0.02)
 
     def announced(*batch: Any) -> Any:
         tf.print(EVALUATION_BEGINS)

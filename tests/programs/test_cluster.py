@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_chief_worker_and_server(fake_cluster, tmp_path):
-    cluster = fake_cluster(workers=1, num_steps=12, step_secs=0.02)
+    cluster = fake_cluster(workers=1, num_steps=12, meeting=2)
     cluster.start_all()
     cluster.expect()
     assert 12 <= trained_steps(str(tmp_path / "model")) <= 13

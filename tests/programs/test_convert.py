@@ -29,10 +29,7 @@ def arguments(sample: samples.Sample, output: pathlib.Path, *more: str) -> list[
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "coco",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in [*CONVERTERS][1:]),
-    ],
+    ["coco", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in [*CONVERTERS][1:])],
 )
 def test_every_format_from_the_command_line_and_back(name, tmp_path, capsys):
     sample = samples.make(tmp_path, name)

@@ -6,12 +6,7 @@ import pytest
 
 from tests.arrays import assert_same
 from tests.checkpoints import stored
-from tests.programs.clusters import (
-    COORDINATOR,
-    check_whole,
-    last_evaluation,
-    saved_steps,
-)
+from tests.programs.clusters import COORDINATOR, check_whole, last_evaluation, saved_steps
 
 pytestmark = pytest.mark.slow
 

@@ -98,7 +98,7 @@ REFUSED = {
     "init --records IN --output_dir RUN --overwrite": "pipeline.config exists, and init is not",
     "check-data CONFIG --output_dir RUN": "report.txt exists, and check-data is not",
     "check-config CONFIG --tpu --no_build --fix RUN/pipeline.config":
-    "pipeline.config exists, and check-config is not",
+    "pipeline.config exists, and check-config --fix is not",
     "show-data CONFIG --output RUN/data.png": "data.png exists, and show-data is not",
 }  # fmt: skip
 

@@ -57,9 +57,12 @@ def _killed_at(call: int, patch: Any) -> None:
         patch.setattr(module, name, counting(getattr(module, name)))
 
 
-@pytest.mark.parametrize("has_links", [True, False])
+@pytest.mark.parametrize(
+    ("has_links", "stride"),
+    [(True, 2), (False, 3), *(pytest.param(x, 1, marks=pytest.mark.exhaustive) for x in (0, 1))],
+)
 def test_a_reader_finds_one_export_whole_whenever_the_process_is_killed(
-    has_links, tmp_path, monkeypatch
+    has_links, stride, tmp_path, monkeypatch
 ):
     if not has_links:
         monkeypatch.setattr(exchange.os, "link", _no_links)
@@ -86,7 +89,7 @@ def test_a_reader_finds_one_export_whole_whenever_the_process_is_killed(
         assert _files(output) == seen[-1] and (output / "notes.txt").read_text() == "mine"
         assert not {exchange.FINISHED, exchange.UNFINISHED} & {x.name for x in output.iterdir()}
         shutil.rmtree(output)
-        call += 1
+        call += stride
     assert call > 10 and EARLIER in seen and seen[-1] == LATER
 
 

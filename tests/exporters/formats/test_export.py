@@ -336,11 +336,7 @@ def test_the_graph_of_converters(calibrated, tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "modules"),
-    [
-        ("onnx", ("tf2onnx", "onnxruntime")),
-        ("openvino", ("openvino",)),
-        ("tfjs", ()),
-    ],
+    [("onnx", ("tf2onnx", "onnxruntime")), ("openvino", ("openvino",)), ("tfjs", ())],
 )
 def test_converters_that_are_installed(name, modules, calibrated, photos, tmp_path):
     for module in modules:

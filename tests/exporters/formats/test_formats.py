@@ -9,12 +9,7 @@ from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
 from exporters.formats.openvino import Openvino
-from exporters.loaded_model import (
-    REQUIRED_OUTPUTS,
-    label_map_of,
-    parent_folder,
-    read_class_names,
-)
+from exporters.loaded_model import REQUIRED_OUTPUTS, label_map_of, parent_folder, read_class_names
 
 
 def test_models_are_recognized_by_content(exported, tmp_path):
