@@ -28,6 +28,7 @@ from inputs.checks.statistics import Columns, join
 from inputs.datasets import figures, shapes
 from model_fn.checks import config_check, data_check
 from model_fn.checks.anchor_coverage import Coverage, MapAnchors
+from tests import small_extractor
 from tests.programs.test_step_speed import CONVOLUTIONS, FAST
 
 
@@ -54,6 +55,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         step_speed, "own_precisions", lambda _: [each.precision for each in (FAST, CONVOLUTIONS)]
     )
+
+
+@pytest.fixture
+def small_network(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network with the strides of MobileNet, which is built in no time."""
+    small_extractor.use(monkeypatch, 6, 16)
 
 
 def columns_of(boxes: List[List[float]], num_images: int = 10) -> Columns:
@@ -91,7 +98,7 @@ def test_each_model_gives_a_short_file_that_can_be_run(model, records, figure_re
     assert not [p for p in config_check.check(plan.config).problems if p.severity == "error"]
 
 
-def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path, capsys):
+def test_the_verb_writes_its_command_and_what_to_expect(records, small_network, tmp_path, capsys):
     arguments = ["init", "--records", records, "--hours", "0.1", "--output_dir", str(tmp_path)]
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "pipeline.config").read_text()
@@ -109,7 +116,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, quick, tmp_path
     assert cli.main([*arguments, "--overwrite"]) == console.EXIT_OK
 
 
-def test_a_data_set_is_converted_first(quick, tmp_path, monkeypatch, capsys):
+def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, capsys):
     from PIL import Image
 
     monkeypatch.chdir(tmp_path)
@@ -252,7 +259,7 @@ def test_classes_with_a_side_are_not_mirrored(names, flips):
 
 
 @pytest.mark.parametrize("model", ["ssd_mobilenet_v1", "faster_rcnn_resnet50"])
-def test_anchors_follow_from_elongated_boxes(model):
+def test_anchors_follow_from_elongated_boxes(model, small_network):
     config = config_of(model)
     generator = np.random.default_rng(0)
     corners = generator.uniform(0.0, 0.4, [40, 2])
@@ -373,7 +380,7 @@ def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
     assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1)[0] == steps
 
 
-def test_weights_keep_their_anchors_and_classes_are_replaced(records, quick, tmp_path):
+def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_network, tmp_path):
     theirs = config_of("ssdlite_mobilenet_v2")
     theirs.model.ssd.num_classes = 90
     theirs.model.ssd.anchor_generator.ssd_anchor_generator.min_scale = 0.15

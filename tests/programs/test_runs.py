@@ -204,10 +204,3 @@ def test_demo(model, settings, metric, tmp_path, monkeypatch, capsys):
     assert demo.PICTURE_FILE in output
     assert "contains an earlier demo and is replaced" in output
     assert not (folder / "model" / "of_an_earlier_demo").exists()
-
-
-def test_demo_leaves_other_folders_alone(tmp_path, capsys):
-    (tmp_path / "notes.txt").touch()
-    assert cli.main(["demo", "--output_dir", str(tmp_path)]) == 2
-    assert "not empty" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
