@@ -68,9 +68,6 @@ def test_without_a_configuration(tmp_path, capsys, caplog):
     assert "\x1b" not in caplog.text + captured.out + captured.err
 
 
-CONFIG = pipeline_pb2.TrainEvalPipelineConfig(model=GOOD.model)
-
-
 def test_calibration_with_a_configuration(tmp_path, capsys):
     places = [[5 * i, 5 * j, 5 * i + 4, 5 * j + 4] for i in range(8) for j in range(10)]
     made = write_records(tmp_path, [record(f"{k}", places, [1] * 80) for k in range(3)])
