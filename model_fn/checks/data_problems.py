@@ -185,7 +185,7 @@ def _classes_behind(coverage: Coverage, rows: np.ndarray, names: Mapping[int, st
 _REASON_TEXTS = {
     SMALL: "too small for the smallest anchor",
     LARGE: "too large for the largest anchor",
-    ELONGATED: "too narrow or too flat for any anchor",
+    ELONGATED: "too narrow or too flat for any anchor of their size",
     BETWEEN: "between the places of anchors",
 }
 

@@ -145,7 +145,9 @@ def run(options: argparse.Namespace) -> None:
     if not to_coco:
         missing = [*dict.fromkeys(missing + missing_options(options.source_format, arguments))]
     if missing:
-        raise UsageError(f"convert needs {' and '.join(missing)}")
+        raise UsageError(
+            f"convert needs {' and '.join(missing)}; estimator-det convert --help describes them"
+        )
     (_to_coco if to_coco else to_records)(arguments)
 
 
