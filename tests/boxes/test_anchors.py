@@ -130,11 +130,9 @@ def is_normalized(generator):
     return isinstance(generator, SsdAnchors) or generator.normalized
 
 
-def config_names():
-    return sorted(path.stem for path in (MODELS / "pipelines").glob("*.config"))
-
-
-@pytest.mark.parametrize("name", config_names())
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (MODELS / "pipelines").glob("*.config"))
+)
 def test_golden_configurations(name):
     golden = json.loads((MODELS / "configs" / f"{name}.json").read_text())
     sample = golden.get("anchors_sample")

@@ -26,18 +26,14 @@ def run(matcher, similarity, valid=None, may_force_match=None):
     return matcher(similarity, valid, valid if may_force_match is None else may_force_match).numpy()
 
 
-def claiming_rows(num_rows, which):
-    leading = num_rows if which == "all" else max(1, num_rows // 2)
-    return np.arange(num_rows) < leading
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_golden(case):
     setting, matrix, which = case.split("__")
     is_bipartite = setting == "bipartite"
     matcher = BipartiteMatcher() if is_bipartite else ArgMaxMatcher(**SETTINGS[setting])
     similarity = ARRAYS[f"sim_{matrix}"]
-    may_force_match = claiming_rows(len(similarity), which)
+    num_rows = len(similarity)
+    may_force_match = np.arange(num_rows) < (num_rows if which == "all" else max(1, num_rows // 2))
     found = run(matcher, similarity[None], may_force_match=may_force_match[None])
     np.testing.assert_array_equal(found[0], ARRAYS[case])
 

@@ -63,10 +63,6 @@ def _of(image: Any) -> np.ndarray:
     return np.asarray(image.convert("RGB"))
 
 
-def _with_alpha() -> np.ndarray:
-    return np.dstack([COLOR, GRAY])
-
-
 ANIMATED = {"save_all": True, "append_images": [OTHER]}
 GRAYS = np.dstack([GRAY] * 3)
 TRANSPARENT = np.where((np.asarray(PALETTE) == 3)[..., None], 0, _of(PALETTE))
@@ -78,7 +74,7 @@ IMAGES: Dict[str, Any] = {
     "CMYK JPEG": (_file(Image.fromarray(COLOR).convert("CMYK"), "JPEG", quality=95), COLOR, 12),
     "PNG": (_file(COLOR, "PNG"), COLOR, 0),
     "gray PNG": (_file(GRAY, "PNG"), GRAYS, 0),
-    "PNG with alpha": (_file(_with_alpha(), "PNG"), COLOR, 0),
+    "PNG with alpha": (_file(np.dstack([COLOR, GRAY]), "PNG"), COLOR, 0),
     "PNG with a palette": (_file(PALETTE, "PNG"), _of(PALETTE), 0),
     "PNG with a transparent palette": (_file(PALETTE, "PNG", transparency=3), _of(PALETTE), 0),
     "1-bit PNG": (_file(BLACK_AND_WHITE, "PNG"), _of(BLACK_AND_WHITE), 0),

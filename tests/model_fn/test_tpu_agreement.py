@@ -138,20 +138,16 @@ def _angle(found: Values, expected: Values) -> float:
     return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
 
 
-def _check_three_ways(config: Any, folder: pathlib.Path, limit: float) -> None:
-    """Checks that loss, gradients and averages agree."""
-    before, expected, loss = _by_estimator(config, folder)
-    ways = {"TPUEstimator": _by_tpu_estimator(config, folder), "XLA": _by_xla(config, before)}
-    for way, (after, found) in ways.items():
-        assert found == pytest.approx(loss, rel=limit), way
-        for ending in (SLOT, "/moving_mean", "/moving_variance", "/ExponentialMovingAverage"):
-            assert _difference(after, expected, ending) < limit, (way, ending)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_network")
 def test_three_ways_agree_in_float32(tmp_path):
-    _check_three_ways(_config(), tmp_path, 1e-4)
+    config = _config()
+    before, expected, loss = _by_estimator(config, tmp_path)
+    ways = {"TPUEstimator": _by_tpu_estimator(config, tmp_path), "XLA": _by_xla(config, before)}
+    for way, (after, found) in ways.items():
+        assert found == pytest.approx(loss, rel=1e-4), way
+        for ending in (SLOT, "/moving_mean", "/moving_variance", "/ExponentialMovingAverage"):
+            assert _difference(after, expected, ending) < 1e-4, (way, ending)
 
 
 @pytest.mark.slow

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-from typing import Dict, List
-
 from estimator_det.compat import tf
 from estimator_det.nets import inception
 from estimator_det.nets.mobilenet import scaled_depth
 from tests.nets.variables import crc32, variable_lines
 
 
-def shapes(end_points: Dict[str, tf.Tensor]) -> Dict[str, List[int]]:
-    return {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
-
-
 def test_v3_as_published():
     with tf.Graph().as_default() as graph:
         images = tf.zeros([1, 107, 139, 3])
-        found = shapes(inception.inception(images, scaled_depth(1, 16), inception.V3_BLOCKS))
+        end_points = inception.inception(images, scaled_depth(1, 16), inception.V3_BLOCKS)
+        found = {name: tensor.shape.as_list()[1:] for name, tensor in end_points.items()}
     # The sum was taken of tf-slim's own network, whose activations equal these to the last bit.
     lines = variable_lines(graph)
     assert (len(lines), crc32(lines)) == (188, 3757204035)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import resnet
@@ -9,13 +8,9 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.normalization import BATCH_NORMS
 
 
-def tiny(inputs: tf.Tensor) -> dict:
-    return resnet.resnet_v1(inputs, 50, scaled_depth(0.03, 2))
-
-
 def test_blocks_are_seen_before_they_are_halved():
     with tf.Graph().as_default(), resnet.v1_arg_scope():
-        end_points = tiny(tf.zeros([2, 130, 160, 3]))
+        end_points = resnet.resnet_v1(tf.zeros([2, 130, 160, 3]), 50, scaled_depth(0.03, 2))
         shapes = {name: map_.shape.as_list() for name, map_ in end_points.items()}
         names = {v.op.name: v.shape.as_list() for v in tf1.global_variables()}
         penalties = tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
@@ -34,16 +29,10 @@ def test_blocks_are_seen_before_they_are_halved():
     assert len([name for name in names if name.endswith("weights")]) == len(penalties) == 53
 
 
-@pytest.fixture
-def one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ResNet of one unit a block."""
-    table = tuple(block._replace(units=1) for block in resnet.V1_BLOCKS[50])
-    monkeypatch.setitem(resnet.V1_BLOCKS, 50, table)
-
-
-@pytest.mark.usefixtures("one_unit")
-def test_dilated_blocks_see_what_strided_ones_see():
+def test_dilated_blocks_see_what_strided_ones_see(monkeypatch):
     """Blocks that halve within give the same as those halved after; dilated ones fill the gaps."""
+    one_unit_each = tuple(block._replace(units=1) for block in resnet.V1_BLOCKS[50])
+    monkeypatch.setitem(resnet.V1_BLOCKS, 50, one_unit_each)
     with tf.Graph().as_default(), tf1.Session() as session:
         tf1.set_random_seed(1)
         inputs = tf.random.stateless_normal([1, 129, 97, 3], [1, 2])

@@ -41,10 +41,6 @@ def test_stages_as_configured():
     assert refusal in faults(config(f"{text} feature_extractor {{ type: '{TF2_TYPE}' }}"))
 
 
-def detect(options: Any, *arguments: Any) -> Any:
-    return regions.detect_in_regions(regions.make_postprocessing(options), *arguments)
-
-
 def test_regions_have_the_class_of_their_match():
     for matmul in ("true", "false"):
         assigner = regions.make_region_assigner(config(f"use_matmul_gather_in_matcher: {matmul}"))
@@ -206,5 +202,6 @@ def test_detections_are_fractions_of_the_real_image_in_any_case(change):
     boxes = Regions(tf.constant([[[0.0, 0.0, 10.0, 5.0]]]), tf.constant([1]))
     output = RegionOutput(tf.zeros([]), tf.zeros([1, 1, 1, 4]), tf.constant([[[0.0, 9.0, 0.0]]]))
     frame = ImageFrame(tf.zeros([1, 40, 40, 3]), tf.constant([[20, 20, 3]]))
-    found = detect(options, boxes, output, frame)
+    postprocessing = regions.make_postprocessing(options)
+    found = regions.detect_in_regions(postprocessing, boxes, output, frame)
     np.testing.assert_allclose(found.boxes[0, 0], [0, 0, 0.5, 0.25], atol=1e-6)

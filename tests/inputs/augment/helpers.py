@@ -35,13 +35,6 @@ def config_of(text: str) -> Any:
     return getattr(message, message.WhichOneof("preprocessing_step"))
 
 
-def rectangle_masks(height: int = 24, width: int = 32) -> np.ndarray:
-    masks = np.zeros((len(RECTANGLES), height, width), np.float32)
-    for mask, (ymin, xmin, ymax, xmax) in zip(masks, RECTANGLES):
-        mask[ymin:ymax, xmin:xmax] = 1
-    return masks
-
-
 def sample_of(kind: str = "full", dtype: Any = np.uint8) -> Sample:
     """A sample with all fields ("full"), all of them but no boxes ("empty") or few ("bare")."""
     random = np.random.default_rng(3)
@@ -55,12 +48,15 @@ def sample_of(kind: str = "full", dtype: Any = np.uint8) -> Sample:
     )
     if kind == "bare":
         return sample
+    masks = np.zeros((len(RECTANGLES), 24, 32), np.float32)
+    for mask, (ymin, xmin, ymax, xmax) in zip(masks, RECTANGLES):
+        mask[ymin:ymax, xmin:xmax] = 1
     keypoints = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2 + [[0, 0], [0.01, 0], [0, 0.02]]
     keypoints[0, 2] = np.nan
     sample = sample._replace(
         confidences=tf.constant([0.9, 0.8, 0.7]),
         multiclass_scores=tf.constant(random.random((3, 4)), tf.float32),
-        masks=tf.constant(rectangle_masks()),
+        masks=tf.constant(masks),
         keypoints=tf.constant(keypoints, tf.float32),
         keypoint_visibilities=tf.constant(~np.isnan(keypoints[..., 0])),
         area=tf.constant([192.0, 192.0, 48.0]),

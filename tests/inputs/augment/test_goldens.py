@@ -53,10 +53,6 @@ DIFFERENCES: Dict[str, Set[str]] = {
 }  # fmt: skip
 
 
-def _tolerance(name: str) -> float:
-    return 1e-2 if "area" in name or "bicubic" in name else 1e-3
-
-
 def _image_errors(name: str, result: np.ndarray, golden: Any, pixels: Any) -> List[str]:
     if list(result.shape) != golden["shape"]:
         return [f"shape {result.shape}, not {golden['shape']}"]
@@ -64,7 +60,7 @@ def _image_errors(name: str, result: np.ndarray, golden: Any, pixels: Any) -> Li
         off = np.abs(result.mean(axis=(0, 1)) - golden["channel_mean"]).max()
         return [f"channel means differ by {off}"] if off > 0.5 else []
     is_whole = golden["store"] == "uint8_full"
-    tolerance = 0 if is_whole else _tolerance(name)
+    tolerance = 0 if is_whole else 1e-2 if "area" in name or "bicubic" in name else 1e-3
     flat = result.astype(np.float64).ravel()
     weights = (np.arange(flat.size) % 1009 + 1) / 1009
     found = {"sum": flat.sum(), "weighted_sum": (flat * weights).sum()}

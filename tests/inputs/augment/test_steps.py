@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Set, Tuple
 
 import numpy as np
 import pytest
@@ -222,12 +221,6 @@ def test_default_of_target_pixels_is_that_of_the_reference():
     assert _target_pixels(given) == (300_000, 500_000)
 
 
-def _sizes(text: str) -> Set[Tuple[int, ...]]:
-    """Heights and widths that an image of 2 x 4 pixels gets."""
-    run = in_graph(make_augmentation([step(text)]), small_sample())
-    return {run(small_sample(), [i, 0])["image"].shape[:2] for i in range(60)}
-
-
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [
@@ -248,7 +241,8 @@ def _sizes(text: str) -> Set[Tuple[int, ...]]:
     ],
 )
 def test_maxima_of_padding_are_excluded_unless_they_are_the_minima(text, sizes):
-    assert _sizes(text) == sizes
+    run = in_graph(make_augmentation([step(text)]), small_sample())
+    assert {run(small_sample(), [i, 0])["image"].shape[:2] for i in range(60)} == sizes
 
 
 def test_largest_ratio_of_one_side_limits_both():

@@ -32,16 +32,12 @@ def test_pixels_and_classes_of_area():
     np.testing.assert_array_equal(statistics.count_columns(columns)["areas"], [2, 1, 1])
 
 
-def counted(name: str, columns: Columns) -> dict:
-    counts = statistics.count_columns(columns)[name]
-    return {range_: n for range_, n in zip(SCALES[name].names, counts) if n}
-
-
 def test_aspect_ratios():
     boxes = [[0, 0, h / 10, w / 10] for h, w in [(1, 1), (1, 1.9), (10, 1), (0, 1), (1, 5)]]
     columns = collect((100, 100, boxes, [1] * 5))
     found = {"below 1:5": 1, "4:5 to 5:4": 1, "5:4 to 2:1": 1, "5:1 and above": 2}
-    assert counted("ratios", columns) == found
+    counts = statistics.count_columns(columns)["ratios"]
+    assert {name: n for name, n in zip(SCALES["ratios"].names, counts) if n} == found
 
 
 def test_joined_parts_are_as_one():

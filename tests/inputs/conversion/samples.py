@@ -45,12 +45,6 @@ def write_images(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def objects_with(cat: Sequence[float]) -> Dict[str, List[Tuple[str, Any]]]:
-    found = {name: list(objects) for name, objects in OBJECTS.items()}
-    found["a"][0] = ("cat", tuple(cat))
-    return found
-
-
 def coco(root: pathlib.Path, objects: Any) -> Sample:
     images, annotations = [], []
     ids = {"cat": 1, "dog": 2}
@@ -191,7 +185,8 @@ SAMPLES: Dict[str, Callable[[pathlib.Path, Any], Sample]] = {
 
 def make(root: pathlib.Path, name: str, cat: Sequence[float] = CAT) -> Sample:
     write_images(root / "images")
-    return SAMPLES[name](root, objects_with(cat))
+    objects = {**OBJECTS, "a": [("cat", tuple(cat)), *OBJECTS["a"][1:]]}
+    return SAMPLES[name](root, objects)
 
 
 def convert(sample: Sample, output: pathlib.Path, **options: Any) -> engine.Conversion:

@@ -11,11 +11,6 @@ from inputs.decoding.decoder import make_decoder
 PIXELS = np.full((4, 6, 3), 100, np.uint8)
 
 
-def _read(path):
-    raw = [record.numpy() for record in tf.data.TFRecordDataset(path)]
-    return [tf.train.Example.FromString(record) for record in raw]
-
-
 def _values(example, key):
     feature = example.features.feature[key]
     return list(getattr(feature, feature.WhichOneof("kind")).value)
@@ -76,5 +71,7 @@ def test_records_go_to_shards_in_turn_and_a_failure_leaves_none(tmp_path):
     assert sorted(file.name for file in folder.iterdir()) == [
         "train.record-00000-of-00002", "train.record-00001-of-00002",
     ]  # fmt: skip
-    names = [_values(example, "image/filename")[0] for example in _read(path + "-00000-of-00002")]
+    records = tf.data.TFRecordDataset(path + "-00000-of-00002").as_numpy_iterator()
+    found = map(tf.train.Example.FromString, records)
+    names = [_values(example, "image/filename")[0] for example in found]
     assert names == [b"0.jpg", b"2.jpg", b"4.jpg"]

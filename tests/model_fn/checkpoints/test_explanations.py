@@ -72,29 +72,19 @@ HALF = {  # widths at half of the depth multiplier
     [
         ({}, []),
         ({"other": [7]}, []),
-        (
-            {
-                f"{HEAD}BoxEncodingPredictor/weights": [3, 3, 102, 12],
-                f"{HEAD}ClassPredictor/weights": [3, 3, 102, 9],
-            },
-            [f"{PREDICTOR}.kernel_size=3"],
-        ),
-        (
-            {f"{HEAD}ClassPredictor_depthwise/depthwise_weights": [3, 3, 102, 1]},
-            [f"{PREDICTOR}.use_depthwise=true"],
-        ),
-        (
-            {
-                f"{LAYER}_depthwise/depthwise_weights": [3, 3, 102, 1],
-                f"{LAYER}/weights": [1, 1, 102, 512],
-            },
-            ["model.ssd.feature_extractor.use_depthwise=true"],
-        ),
+        ({f"{HEAD}BoxEncodingPredictor/weights": [3, 3, 102, 12],
+          f"{HEAD}ClassPredictor/weights": [3, 3, 102, 9]},
+         [f"{PREDICTOR}.kernel_size=3"]),
+        ({f"{HEAD}ClassPredictor_depthwise/depthwise_weights": [3, 3, 102, 1]},
+         [f"{PREDICTOR}.use_depthwise=true"]),
+        ({f"{LAYER}_depthwise/depthwise_weights": [3, 3, 102, 1],
+          f"{LAYER}/weights": [1, 1, 102, 512]},
+         ["model.ssd.feature_extractor.use_depthwise=true"]),
         ({FURTHER: [3, 3, 102, 1]}, []),
         (HALF, ["model.ssd.feature_extractor.depth_multiplier=0.5"]),
         ({**HALF, FIRST: [3, 3, 3, 4]}, []),  # no common factor: another network
     ],
-)
+)  # fmt: skip
 def test_options_of_the_network(changes, options):
     assert _explained(changes) == options
 

@@ -100,15 +100,11 @@ def test_of_a_training_slots_and_step_are_left_out(tmp_path):
     suffix = "/.ATTRIBUTES/VARIABLE_VALUE"
     values = {f"{name}{suffix}": value for name, value in {**_values(), **more}.items()}
     prefix = str(tmp_path / "ckpt-7")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        graph = {"_CHECKPOINTABLE_OBJECT_GRAPH": b"\xff"}  # The keys say enough.
-        names, tensors = zip(*{**values, **graph}.items())
-        session.run(
-            tf.raw_ops.SaveV2(
-                prefix=prefix, tensor_names=names, shape_and_slices=[""] * len(names),
-                tensors=[tf.constant(each) for each in tensors],
-            )
-        )  # fmt: skip
+    values["_CHECKPOINTABLE_OBJECT_GRAPH"] = b"\xff"  # The keys say enough.
+    tensors, slices = list(map(tf.constant, values.values())), [""] * len(values)
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=list(values), shape_and_slices=slices, tensors=tensors
+    )
     table = _table(prefix, "full")
     assert len(table.restored) == len(_values()) and len(table.unused_slots) == 4
     assert "(and 4 slots of optimizers" in table.heading()

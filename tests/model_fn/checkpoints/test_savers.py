@@ -25,11 +25,10 @@ HEAD = "BoxPredictor_0/BoxEncodingPredictor"
 
 def _checkpoint(folder: pathlib.Path, values: Dict[str, np.ndarray]) -> str:
     prefix = str(folder / "model.ckpt-7")
-    with tf.Graph().as_default(), tf1.Session() as session:
-        session.run(tf.raw_ops.SaveV2(
-            prefix=prefix, tensor_names=list(values), shape_and_slices=[""] * len(values),
-            tensors=[tf.constant(value) for value in values.values()],
-        ))  # fmt: skip
+    tensors, slices = list(map(tf.constant, values.values())), [""] * len(values)
+    tf.raw_ops.SaveV2(
+        prefix=prefix, tensor_names=list(values), shape_and_slices=slices, tensors=tensors
+    )
     return prefix
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import List, Set, Tuple
+from typing import List, Tuple
 
 import numpy as np
 import pytest
@@ -47,11 +47,6 @@ def test_odd_boxes_do_no_harm(box):
     alone = draw_boxes(BLACK, boxes[1:], scores=scores[1:], options=DrawOptions(skip_scores=True))
     assert drawn.shape == BLACK.shape and alone.any()
     assert (drawn == alone).all(axis=-1).mean() > 0.5
-
-
-def _colors(image: np.ndarray) -> Set[Tuple[int, ...]]:
-    """Those of boxes."""
-    return set(map(tuple, image.reshape(-1, 3).tolist())) & set(_PALETTE)
 
 
 def test_a_label_stays_at_its_box():
@@ -104,7 +99,8 @@ def test_one_box_for_each_object():
     for iou, count in ((None, 2), (0.51, 2), (0.5, 1)):
         options = DrawOptions(same_object_iou=iou, skip_scores=True)
         scores = np.float32([0.9, 0.5])
-        assert len(_colors(draw_boxes(BLACK, boxes, scores=scores, options=options))) == count
+        pixels = draw_boxes(BLACK, boxes, scores=scores, options=options).reshape(-1, 3)
+        assert len(set(map(tuple, pixels.tolist())) & set(_PALETTE)) == count
 
 
 def test_each_label_has_the_score_of_its_box(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import text_format
 from PIL import Image
 
-from estimator_det.boxes.score_conversion import CALIBRATIONS
+from estimator_det.boxes.score_conversion import CALIBRATIONS, make_score_converter
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
 from estimator_det.config.derived_models import FinalScores
@@ -20,7 +20,6 @@ from model_fn.evaluation import calibration
 from model_fn.evaluation.matching import ClassMatches, Matches
 
 KINDS = sorted(calibration.FITS)
-PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
 PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
 SIGMOID, TEMPERATURE = "sigmoid_calibration", "temperature_scaling_calibration"
 
@@ -128,8 +127,6 @@ def test_the_expected_error_falls_and_the_order_stays(kind):
 
 def test_inference_gives_what_the_fit_reports():
     """`calibrate` equals the score converter that a detector has."""
-    from estimator_det.boxes.score_conversion import make_score_converter
-
     matches = synthetic(overconfident)
     logits = np.random.default_rng(3).normal(size=[1, 20, 5]).astype(np.float32)
     for kind in KINDS:

@@ -76,14 +76,11 @@ def _detections() -> BatchDetections:
     )
 
 
-def _arrays(structure: Any) -> Any:
-    return tf.nest.map_structure(lambda x: None if x is None else np.asarray(x), structure)
-
-
 def _batch(detections: BatchDetections, groundtruth: Groundtruth, features: Any) -> EvaluatedBatch:
     """The batch that metrics get."""
-    sizes = eval_ops.sizes_of(features)
-    return eval_ops.evaluated_batch(*_arrays((detections, groundtruth, sizes)))
+    parts = (detections, groundtruth, eval_ops.sizes_of(features))
+    given = tf.nest.map_structure(lambda x: None if x is None else np.asarray(x), parts)
+    return eval_ops.evaluated_batch(*given)
 
 
 def _ops(

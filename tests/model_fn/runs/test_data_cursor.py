@@ -21,10 +21,6 @@ from model_fn.runs.data_cursor import report_split
 FILE = data_cursor.worker_file(Task("worker", 0))
 
 
-def _state(count: int) -> CursorState:
-    return CursorState(3, count, {0: StreamOffset(0, count)}, "order")
-
-
 class _Cursor:
     state: Optional[CursorState] = None
 
@@ -42,7 +38,7 @@ class Worker:
 
     def take(self, step: int) -> None:
         self.count += 2
-        self.cursor.state = _state(self.count)
+        self.cursor.state = CursorState(3, self.count, {0: StreamOffset(0, self.count)}, "order")
         self.hook.after_step(StepResult(step, 1, {}))
 
     def saved(self, step: int) -> None:
