@@ -14,6 +14,7 @@ from exporters.formats import FORMATS
 from exporters.formats.frozen_graph import FrozenGraph
 from exporters.importing import importer
 from model_fn.checkpoints.variables import num_neutral_layers
+from tests.checkpoints import stored
 from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, write_old_tfjs
 
 
@@ -49,16 +50,11 @@ def _import(original, path, folder, source="frozen_graph", **options):
     return importer.import_model(published, original.config, str(folder), **options)
 
 
-def _values(checkpoint):
-    reader = tf1.train.NewCheckpointReader(checkpoint)
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-
-
 def test_files_of_an_import(original, published_file, plain):
     imported, output = plain, pathlib.Path(plain.checkpoint).parent
     assert num_neutral_layers(imported.checkpoint) == 2
     assert tf1.train.latest_checkpoint(str(output)) == imported.checkpoint
-    values = _values(imported.checkpoint)
+    values = stored(imported.checkpoint)
     assert set(original.own.shapes) < set(values)
     assert values["global_step"] == 0
     assert pipeline.read_pipeline(imported.pipeline_config) == original.config
@@ -85,7 +81,7 @@ def test_calibration_changes_statistics_and_no_output(
     )
     assert num_neutral_layers(calibrated.checkpoint) == 0
     assert not calibrated.warnings
-    before, after = _values(plain.checkpoint), _values(calibrated.checkpoint)
+    before, after = stored(plain.checkpoint), stored(calibrated.checkpoint)
     for ours, theirs in zip(raw_outputs(original.own, _only(original, after)),
                             raw_outputs(original.own, _only(original, before))):  # fmt: skip
         np.testing.assert_allclose(ours, theirs, atol=1e-5 * np.abs(theirs).max())
@@ -112,7 +108,7 @@ def test_anchor_order_is_applied_to_heads(original, published_file, plain, tmp_p
     assert any("--anchor_order 2017" in line for line in plain.summary)
     permuted = _import(original, published_file, tmp_path / "old", anchor_order="2017")
     name = "BoxPredictor_1/BoxEncodingPredictor/biases"
-    before, after = _values(plain.checkpoint)[name], _values(permuted.checkpoint)[name]
+    before, after = stored(plain.checkpoint)[name], stored(permuted.checkpoint)[name]
     assert sorted(before) == sorted(after)
     assert (before[:4] == after[:4]).all()
     assert (before[4:8] == after[-4:]).all()
@@ -225,10 +221,10 @@ def _clear(graph_def, name):
 def test_a_tensorflowjs_model_before_2019(original, published_file, plain, tmp_path):
     """Each of its names imports what the frozen graph has."""
     folder = write_old_tfjs(folded(original), tmp_path / "model")
-    expected = _values(plain.checkpoint)
+    expected = stored(plain.checkpoint)
     for place, name in enumerate(["", "tensorflowjs_model.pb", "weights_manifest.json"]):
         imported = _import(original, folder / name, tmp_path / f"out{place}", "tfjs")
-        found = _values(imported.checkpoint)
+        found = stored(imported.checkpoint)
         assert set(found) == set(expected)
         for variable, values in expected.items():
             np.testing.assert_array_equal(found[variable], values, err_msg=variable)
