@@ -15,8 +15,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence
 from estimator_det.errors import RunError
 
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
-AMX = "amx_bf16"
-BFLOAT16_FLAGS = ("avx512_bf16", AMX)
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 _ARENA_MAX = -8  # a constant in <malloc.h>
 _ARENAS = 2
@@ -142,15 +141,10 @@ def _end_with(lifeline: Any) -> None:
     os._exit(1)
 
 
-def has_bfloat16(flags: Sequence[str] = BFLOAT16_FLAGS) -> bool:
-    """True if this processor computes bfloat16 in hardware, by one of these flags."""
+def has_bfloat16() -> bool:
+    """True if this processor computes bfloat16 in hardware."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return not set(flags).isdisjoint(file.read().split())
+            return not set(BFLOAT16_FLAGS).isdisjoint(file.read().split())
     except OSError:
         return False
-
-
-def can_round_convolutions() -> bool:
-    """True if oneDNN lets convolutions of float32 read bfloat16: on this processor, with AMX."""
-    return has_bfloat16([AMX])

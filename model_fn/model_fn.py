@@ -62,8 +62,8 @@ class ModelFn:
             without the sums over cores.
         label_map: Names the categories of an evaluation. By default the label map
             that `eval_input_reader` names is read, when an evaluation is built.
-        compute_dtype: Type that the network computes in while it trains: float32 or bfloat16. On a
-            TPU `train_config.use_bfloat16` says it.
+        types: What the network computes in while it trains; evaluations have the type of
+            convolutions alone. On a TPU `train_config.use_bfloat16` says it.
         stop: The run's `Stop`, which ends a step that waits for other workers; None without a run.
 
     Attributes:
@@ -77,11 +77,11 @@ class ModelFn:
         *,
         use_tpu: bool = False,
         label_map: Optional[LabelMap] = None,
-        compute_dtype: tf.DType = tf.float32,
+        types: step.NetworkTypes = step.FLOAT32,
         stop: Any = None,
     ) -> None:
         self._config, self._use_tpu, self._label_map = pipeline_config, use_tpu, label_map
-        self._compute_dtype, self._stop = compute_dtype, stop
+        self._types, self._stop = types, stop
         self.built: Optional[BuiltTraining] = None
         self.accumulator: Optional[Accumulator] = None
 
@@ -104,18 +104,29 @@ class ModelFn:
             categories = eval_ops.evaluated_categories(self._config, self._label_map)
             feed = eval_ops.EvaluationFeed(self._config.eval_config, categories)
             self.accumulator = feed.accumulator
-            spec = _eval_spec(self._config, batch, feed, params.get("checkpoint"), is_on_core)
+            spec = _eval_spec(
+                self._config,
+                batch,
+                feed,
+                params.get("checkpoint"),
+                self._types_of_inference(is_on_core),
+                is_on_core,
+            )
         else:
-            spec = _predict_spec(self._config, batch, is_on_core=is_on_core)
+            types = self._types_of_inference(is_on_core)
+            spec = _predict_spec(self._config, batch, types, is_on_core)
         # Off a core, TPUEstimator hands the spec to an Estimator, which knows only its own type.
         return spec if is_on_core else spec.as_estimator_spec()
+
+    def _types_of_inference(self, is_on_core: bool) -> step.NetworkTypes:
+        if is_on_core:
+            return _types_on_core(self._config.train_config)
+        return step.NetworkTypes(convolutions=self._types.convolutions)
 
     def _train_spec(self, batch: _Batch) -> Any:
         train_config, run_config = self._config.train_config, batch.run_config
         used = batch._replace(labels=step.without_padding(batch.labels))
-        detector, forward, table = _forward(
-            self._config, self._config.model, used, self._compute_dtype
-        )
+        detector, forward, table = _forward(self._config, self._config.model, used, self._types)
         # Before the optimizer: moving averages start where variables do.
         if table:
             warm_start.initialize_from(table)
@@ -146,7 +157,7 @@ class ModelFn:
             self._config,
             with_static_shapes(self._config.model),
             batch,
-            _type_on_core(train_config, is_on_core=True),
+            _types_on_core(train_config),
         )
         train_op, scalars = tpu_step.make_core_step(
             detector, forward, train_config, is_on_core=is_on_core
@@ -197,7 +208,7 @@ def _forward(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
     model: model_pb2.DetectionModel,
     batch: _Batch,
-    compute_dtype: tf.DType,
+    types: step.NetworkTypes,
 ) -> Tuple[TrainableDetector, step.Forward, Optional[warm_start.RestoreTable]]:
     """Detector and forward pass of training, and what the fine-tuning checkpoint restores."""
     train_config = pipeline_config.train_config
@@ -207,7 +218,7 @@ def _forward(
         batch.features,
         batch.labels,
         add_regularization=train_config.add_regularization_loss,
-        compute_dtype=compute_dtype,
+        types=types,
     )
     # Tests and users call the function without a RunConfig.
     model_dir = batch.run_config and batch.run_config.model_dir
@@ -220,6 +231,7 @@ def _eval_spec(
     batch: _Batch,
     feed: eval_ops.EvaluationFeed,
     checkpoint: Optional[str],
+    types: step.NetworkTypes,
     is_on_core: bool,
 ) -> Any:
     use_averages = pipeline_config.eval_config.use_moving_averages
@@ -229,7 +241,7 @@ def _eval_spec(
         labels = step.without_padding(labels)
     groundtruth = step.groundtruth_from_labels(labels)
     with tf1.variable_scope("", custom_getter=weights):
-        detector, predictions, detections = _detect(pipeline_config, batch, is_on_core)
+        detector, predictions, detections = _detect(pipeline_config, batch, types, is_on_core)
         # Two-stage detectors learn masks on their detections, so these come before the loss.
         losses = _evaluated_losses(pipeline_config, detector, predictions, groundtruth, detections)
     if detector.is_class_agnostic:
@@ -272,9 +284,12 @@ def _evaluated_losses(
 
 
 def _predict_spec(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, *, is_on_core: bool
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    batch: _Batch,
+    types: step.NetworkTypes,
+    is_on_core: bool,
 ) -> Any:
-    _, _, detections = _detect(pipeline_config, batch, is_on_core)
+    _, _, detections = _detect(pipeline_config, batch, types, is_on_core)
     served = serving_graph.named_outputs(detections)
 
     def scaffold() -> Any:
@@ -293,19 +308,20 @@ def _predict_spec(
     )
 
 
-def _type_on_core(train_config: train_pb2.TrainConfig, is_on_core: bool) -> tf.DType:
-    """Type that the network computes in."""
-    return tf.bfloat16 if is_on_core and train_config.use_bfloat16 else tf.float32
+def _types_on_core(train_config: train_pb2.TrainConfig) -> step.NetworkTypes:
+    return step.NetworkTypes(tf.bfloat16) if train_config.use_bfloat16 else step.FLOAT32
 
 
 def _detect(
-    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, batch: _Batch, is_on_core: bool
+    pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
+    batch: _Batch,
+    types: step.NetworkTypes,
+    is_on_core: bool,
 ) -> Tuple[TrainableDetector, Any, BatchDetections]:
     """Detector, predictions and detections of an evaluation or a prediction."""
     model = pipeline_config.model
     model = with_static_shapes(model) if is_on_core else model
     detector = build_detector(model, False, pipeline_config.graph_rewriter)
-    dtype = _type_on_core(pipeline_config.train_config, is_on_core)
-    predictions = step.predict(detector, batch.features, compute_dtype=dtype)
+    predictions = step.predict(detector, batch.features, types=types)
     true_shapes = batch.features[schema.TRUE_IMAGE_SHAPE]
     return detector, predictions, detector.postprocess(predictions, true_shapes)

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from estimator_det.config import pipeline
 
@@ -127,9 +127,11 @@ def main(argv: Optional[List[str]] = None) -> None:
     parser.add_argument("--batch_size", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30, help="of each training (default: 30)")
     parser.add_argument("--turns", type=int, default=3, help="of both programs (default: 3)")
+    parser.add_argument("--precision", default="float32", help="of ours (default: %(default)s)")
     arguments = parser.parse_args(argv)
     reference = os.path.abspath(arguments.reference)
     programs = (("object_detection/model_main.py", reference), ("estimator_det.model_main", ROOT))
+    flags: Tuple[List[str], List[str]] = ([], ["--precision", arguments.precision])
     measured: List[List[Dict[str, Any]]] = [[], []]
     with tempfile.TemporaryDirectory() as scratch:
         _write_protos(reference, scratch)
@@ -138,10 +140,17 @@ def main(argv: Optional[List[str]] = None) -> None:
         start = ["--pipeline_config_path", config, "--model_dir"]
         _run(*programs[1], 0, [*start, run, "--num_train_steps", "2"])
         for _ in range(arguments.turns):
-            for figures, program in zip(measured, programs):
+            for figures, program, options in zip(measured, programs, flags):
                 folder = tempfile.mkdtemp(dir=scratch)
-                trained = _run(*program, arguments.steps, [*start, f"{folder}/train"])
-                test = [*start, f"{folder}/evaluate", "--checkpoint_dir", run, "--run_once"]
+                trained = _run(*program, arguments.steps, [*start, f"{folder}/train", *options])
+                test = [
+                    *start,
+                    f"{folder}/evaluate",
+                    "--checkpoint_dir",
+                    run,
+                    "--run_once",
+                    *options,
+                ]
                 figures.append({**trained, **_run(*program, 0, test)})
                 shutil.rmtree(folder)
                 print(json.dumps({program[0]: figures[-1]}), file=sys.stderr, flush=True)

@@ -10,9 +10,10 @@ inputs.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
-from typing import Any, Callable, ContextManager, Dict, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, Iterator, Optional, Sequence, Tuple, Union
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.errors import ConfigError
@@ -32,6 +33,9 @@ Sides = Union[int, Sequence[int]]  # height and width, or both
 _Kernel = Callable[..., Any]  # see `_kernel`
 
 EXPLICIT = "EXPLICIT"
+
+# Type of the convolutions of a float32 network, if it is another one.
+_NARROW: contextvars.ContextVar[Any] = contextvars.ContextVar("narrow", default=None)
 
 # Activations that integer kernels apply while they write the output of a convolution.
 _FUSED_ACTIVATIONS = (None, tf.identity, tf.nn.relu, tf.nn.relu6)
@@ -62,6 +66,34 @@ def max_pool(inputs: tf.Tensor, window: int, stride: int, padding: str) -> tf.Te
     return tf.nn.max_pool2d(inputs, window, stride, padding)
 
 
+@contextlib.contextmanager
+def convolutions_of_type(dtype: Optional[tf.DType]) -> Iterator[None]:
+    """Context manager: these layers compute in `dtype`, and return float32; None for float32.
+
+    That is the convolution with its batch norm, whose statistics are float32, and its activation.
+    Depthwise convolutions alone stay float32, and so does what is not such a layer: residual sums,
+    pooling, products of matrices.
+    """
+    token = _NARROW.set(dtype)
+    try:
+        yield
+    finally:
+        _NARROW.reset(token)
+
+
+def _narrow(inputs: tf.Tensor) -> tf.Tensor:
+    dtype = _NARROW.get()
+    if dtype is None:
+        return inputs
+    # The output of such a layer is there in `dtype`.
+    is_output = inputs.op.type == "Cast" and inputs.op.inputs[0].dtype == dtype
+    return inputs.op.inputs[0] if is_output else tf.cast(inputs, dtype)
+
+
+def _wide(outputs: tf.Tensor) -> tf.Tensor:
+    return outputs if _NARROW.get() is None else tf.cast(outputs, tf.float32)
+
+
 def _pad_explicitly(inputs: tf.Tensor, kernel_size: Sides, settings: Dict[str, Any]) -> tf.Tensor:
     if settings.get("padding") != EXPLICIT:
         return inputs
@@ -71,14 +103,14 @@ def _pad_explicitly(inputs: tf.Tensor, kernel_size: Sides, settings: Dict[str, A
 
 def conv2d(inputs: tf.Tensor, num_outputs: int, kernel_size: Sides, **settings: Any) -> tf.Tensor:
     """Computes `slim.conv2d`, quantized if a quantizer is open; the arguments are the same."""
-    inputs = _pad_explicitly(inputs, kernel_size, settings)
+    inputs = _pad_explicitly(_narrow(inputs), kernel_size, settings)
     if "stride" in settings and inputs.shape[1:3].as_list() == [1, 1]:
         # A stride has no effect on one pixel; oneDNN, up to TensorFlow 2.21 at least, computes the
         # bfloat16 gradient of a strided 3x3 kernel there from memory that nobody has written.
         settings["stride"] = 1
     quantizer = open_quantizer()
     if quantizer is None:
-        return slim.conv2d(inputs, num_outputs, kernel_size, **settings)
+        return _wide(slim.conv2d(inputs, num_outputs, kernel_size, **settings))
     layer = _Layer.from_call(slim.conv2d, settings)
     with tf1.variable_scope(layer.scope, "Conv", [inputs]):
 
@@ -103,11 +135,14 @@ def separable_conv2d(
     Without `num_outputs` it is the depthwise half only. With `num_outputs`, the values between the
     two halves are quantized, too.
     """
-    inputs = _pad_explicitly(inputs, kernel_size, settings)
+    narrow = inputs if num_outputs is None else _narrow(inputs)
+    inputs = _pad_explicitly(narrow, kernel_size, settings)
     quantizer = open_quantizer()
     if quantizer is None:
-        return slim.separable_conv2d(
-            inputs, num_outputs, kernel_size, depth_multiplier=depth_multiplier, **settings
+        return _wide(
+            slim.separable_conv2d(
+                inputs, num_outputs, kernel_size, depth_multiplier=depth_multiplier, **settings
+            )
         )
     layer = _Layer.from_call(slim.separable_conv2d, settings)
     with tf1.variable_scope(layer.scope, "SeparableConv2d", [inputs]):

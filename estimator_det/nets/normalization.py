@@ -157,9 +157,8 @@ def _normalize(
 
 
 def _can_fold(inputs: tf.Tensor) -> bool:
-    """True if float32 batch norm directly follows a plain convolution in a graph."""
-    is_graph = not tf.executing_eagerly()
-    return is_graph and inputs.dtype == tf.float32 and inputs.op.type == "Conv2D"
+    """True if batch norm directly follows a plain convolution in a graph."""
+    return not tf.executing_eagerly() and inputs.op.type == "Conv2D"
 
 
 def _fold(convolution: tf.Operation, parameters: _Parameters, epsilon: float) -> tf.Tensor:
@@ -171,14 +170,17 @@ def _fold(convolution: tf.Operation, parameters: _Parameters, epsilon: float) ->
     # The factor is folded into the kernel, so that no scaled copy of the outputs is stored.
     images, kernel = convolution.inputs
     factor = parameters.gamma * tf1.rsqrt(parameters.moving_variance + epsilon)
+    is_cast = kernel.op.type == "Cast"  # from the float32 of a variable
+    wide_kernel = kernel.op.inputs[0] if is_cast else tf.cast(kernel, tf.float32)
     names = ("strides", "explicit_paddings", "dilations")
     outputs = tf.raw_ops.Conv2D(
         input=images,
-        filter=kernel * factor,
+        filter=tf.cast(wide_kernel * factor, kernel.dtype),
         padding=convolution.get_attr("padding").decode(),
         **{name: list(convolution.get_attr(name)) for name in names},
     )
-    return tf.nn.bias_add(outputs, parameters.beta - parameters.moving_mean * factor)
+    offset = parameters.beta - parameters.moving_mean * factor
+    return tf.nn.bias_add(outputs, tf.cast(offset, outputs.dtype))
 
 
 def _quantize(

@@ -93,8 +93,8 @@ _CHOICES = {  # name -> values, help
     "precision": (
         (FLOAT32, BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16),
         "What the network computes in; variables and losses stay float32. bfloat16_convolutions "
-        "rounds what convolutions read, on CPUs with AMX, in evaluations, too; "
-        "mixed_bfloat16 is for training. Default: float32, or on a TPU what "
+        "is for convolutions and their batch norm, in evaluations, too; mixed_bfloat16 is for all, "
+        "and for training alone. Default: float32, or on a TPU what "
         "train_config.use_bfloat16 says.",
     ),
     "mode": (

@@ -15,7 +15,7 @@ import numpy as np
 
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, plugins
-from estimator_det.errors import NotFiniteLossError, RunError, UsageError
+from estimator_det.errors import NotFiniteLossError, RunError
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from model_fn.events import GRADIENT_NORM
@@ -51,7 +51,7 @@ def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     is_quantized = config.graph_rewriter.HasField("quantization")
     if is_quantized or tf.config.list_physical_devices("GPU"):
         return [FLOAT32]
-    return [FLOAT32, *([BFLOAT16_CONVOLUTIONS] if machine.can_round_convolutions() else ())]
+    return [FLOAT32, *([BFLOAT16_CONVOLUTIONS] if machine.has_bfloat16() else ())]
 
 
 def fastest(speeds: Sequence[Speed]) -> Speed:
@@ -155,7 +155,7 @@ def _measure_alone(shared: Tuple[bytes, List[str], str, int], precision: str) ->
         )
         try:
             runner.run(config, folder, options, evaluates=False)
-        except (NotFiniteLossError, UsageError):  # The latter without oneDNN.
+        except NotFiniteLossError:
             if precision == FLOAT32:
                 raise
             timer.losses.clear()

@@ -28,11 +28,12 @@ from model_fn.evaluation.best_checkpoints import BestCheckpoints
 from model_fn.evaluation.history import Evaluation
 from model_fn.evaluation.readers import Reader, evaluation_folder, evaluation_readers
 from model_fn.model_fn import ModelFn
-from model_fn.runs import exports, precision
+from model_fn.runs import exports
 from model_fn.runs.backends import tpu_estimator
 from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.context import RunContext
-from model_fn.runs.options import TrainOptions, with_precision
+from model_fn.runs.options import TrainOptions
+from model_fn.runs.precision import network_types, with_precision
 from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
@@ -125,6 +126,7 @@ class EvaluationRun:
             self.context.config,
             use_tpu=self.context.options.tpu is not None,
             label_map=self.context.label_map(next(filter(None, paths), "")),
+            types=network_types(self.context.options),
         )
 
     def _make_estimator(
@@ -226,7 +228,6 @@ def make_run(
     """A run that only evaluates, on this machine, by a configuration without errors."""
     require_v2_behavior()
     options = dataclasses.replace(options or TrainOptions(), tpu=None)
-    precision.set_up(options.precision)
     readers = evaluation_readers(
         config,
         on_training_data=on_training_data,

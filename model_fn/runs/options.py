@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import math
 from typing import Any, Optional, Sequence
 
 from estimator_det.errors import UsageError
-from estimator_det.protos import pipeline_pb2
 
 NONE, MIRRORED, MULTI_WORKER = "none", "mirrored", "multi_worker_mirrored"
 PARAMETER_SERVER, TPU = "parameter_server", "tpu"
 LOCAL = "local"  # name of a TPU on its own machine
 FLOAT32 = "float32"
 MIXED_FLOAT16, MIXED_BFLOAT16 = "mixed_float16", "mixed_bfloat16"
-BFLOAT16_CONVOLUTIONS = "bfloat16_convolutions"  # Tensors are float32, which oneDNN rounds.
+BFLOAT16_CONVOLUTIONS = "bfloat16_convolutions"
 
 STRATEGIES = (NONE, MIRRORED, MULTI_WORKER, PARAMETER_SERVER, TPU)
 MULTI_MACHINE_STRATEGIES = (MULTI_WORKER, PARAMETER_SERVER)  # which TF_CONFIG lists
@@ -143,22 +141,6 @@ class TpuOptions:
         return self.rehearses or self.name == LOCAL
 
 
-def with_precision(
-    config: pipeline_pb2.TrainEvalPipelineConfig, options: TrainOptions
-) -> pipeline_pb2.TrainEvalPipelineConfig:
-    """The configuration, on a TPU with the options' precision; quantized networks need float32."""
-    is_narrow = options.precision not in (None, FLOAT32)
-    if is_narrow and config.graph_rewriter.HasField("quantization"):
-        raise UsageError(
-            f"precision is {options.precision}, and graph_rewriter.quantization needs float32; "
-            "leave it out"
-        )
-    if options.precision is not None and options.is_for_tpu:
-        config = copy.deepcopy(config)
-        config.train_config.use_bfloat16 = is_narrow
-    return config
-
-
 @dataclasses.dataclass(frozen=True)
 class CheckpointOptions:
     """Times of checkpoints, and the number that is kept."""
@@ -231,8 +213,8 @@ class TrainOptions:
     # `evaluates` is set; reports come once a loop.
     tpu: Optional[TpuOptions] = None
     # One of `PRECISIONS`, in which the network computes while it trains; variables and losses stay
-    # float32. By default float32, or on a TPU as `train_config.use_bfloat16` says. With
-    # BFLOAT16_CONVOLUTIONS all that the process computes from then on has them, evaluations too.
+    # float32. By default float32, or on a TPU as `train_config.use_bfloat16` says. Evaluations
+    # compute in float32, or as BFLOAT16_CONVOLUTIONS.
     precision: Optional[str] = None
     progress: bool = True  # report loss terms, rate and time left on standard error
     progress_steps: int = 20  # steps between two reports

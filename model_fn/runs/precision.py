@@ -1,27 +1,70 @@
-"""Switches of the process for precisions that need more than another type of tensors."""
+"""The precision of a run: types of its network, and machines that emulate them."""
 
 from __future__ import annotations
 
-from typing import Optional
+import copy
+import logging
+from typing import Dict
 
-from estimator_det.compat import onednn, tf
+from estimator_det.compat import tf
 from estimator_det.errors import UsageError
+from estimator_det.protos import pipeline_pb2
 from inputs import machine
-from model_fn.runs.options import BFLOAT16_CONVOLUTIONS, MIXED_BFLOAT16
+from model_fn.runs.options import (
+    BFLOAT16_CONVOLUTIONS,
+    FLOAT32,
+    MIXED_BFLOAT16,
+    MIXED_FLOAT16,
+    TrainOptions,
+)
+from model_fn.training import step
+
+_LOG = logging.getLogger(__name__)
+_TYPES: Dict[str, step.NetworkTypes] = {
+    FLOAT32: step.FLOAT32,
+    BFLOAT16_CONVOLUTIONS: step.NetworkTypes(convolutions=tf.bfloat16),
+    MIXED_BFLOAT16: step.NetworkTypes(tf.bfloat16),
+    MIXED_FLOAT16: step.NetworkTypes(tf.float16),
+}
 
 
-def set_up(precision: Optional[str]) -> None:
-    """Switches the process to the precision of a run; refuses what it cannot compute in."""
-    if precision != BFLOAT16_CONVOLUTIONS:
-        return
-    text = f"precision is {BFLOAT16_CONVOLUTIONS}, "
-    if tf.config.list_physical_devices("GPU"):
-        raise UsageError(f"{text}which CPUs have; on a GPU give {MIXED_BFLOAT16}")
-    if not machine.can_round_convolutions():
-        raise UsageError(f"{text}which needs a processor with {machine.AMX}; leave it out")
-    if not onednn.round_convolutions():
+def network_types(options: TrainOptions) -> step.NetworkTypes:
+    """Types of a training that is not for a TPU."""
+    return _TYPES[options.precision or FLOAT32]
+
+
+def with_precision(
+    config: pipeline_pb2.TrainEvalPipelineConfig, options: TrainOptions
+) -> pipeline_pb2.TrainEvalPipelineConfig:
+    """The configuration, on a TPU with the options' precision; quantized networks need float32.
+
+    Warns of a type that this machine only emulates.
+    """
+    is_narrow = options.precision not in (None, FLOAT32)
+    if is_narrow and config.graph_rewriter.HasField("quantization"):
         raise UsageError(
-            f"{text}and convolutions of this process stay float32: TensorFlow has computed before, "
-            "or TF_ENABLE_ONEDNN_OPTS=0 switches oneDNN off. Use a new process without this "
-            "variable, or leave precision out"
+            f"precision is {options.precision}, and graph_rewriter.quantization needs float32; "
+            "leave it out"
         )
+    if options.is_for_tpu:
+        if options.precision is not None:
+            config = copy.deepcopy(config)
+            config.train_config.use_bfloat16 = is_narrow
+    elif is_narrow and not tf.config.list_physical_devices("GPU"):
+        _warn_if_emulated(str(options.precision))
+    return config
+
+
+def _warn_if_emulated(precision: str) -> None:
+    if precision == MIXED_FLOAT16:
+        better = f"Use {MIXED_BFLOAT16}, or leave precision out"
+    elif not machine.has_bfloat16():
+        better = "Leave precision out"
+    else:
+        return
+    _LOG.warning(
+        "precision is %s, which this processor computes by emulation, many times as slowly as "
+        "float32. %s",
+        precision,
+        better,
+    )

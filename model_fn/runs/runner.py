@@ -25,7 +25,7 @@ from model_fn.checkpoints.find import newest_step
 from model_fn.checkpoints.writing import explained_errors
 from model_fn.evaluation.readers import evaluation_readers
 from model_fn.evaluation.report import MetricValues
-from model_fn.runs import precision, roles, task_watch, training_run
+from model_fn.runs import roles, task_watch, training_run
 from model_fn.runs.backends.base import Backend
 from model_fn.runs.backends.coordinator import CoordinatorBackend
 from model_fn.runs.backends.estimator import EstimatorBackend
@@ -36,7 +36,8 @@ from model_fn.runs.cluster import read_cluster
 from model_fn.runs.context import RunContext
 from model_fn.runs.evaluation_schedule import EvaluationSchedule
 from model_fn.runs.evaluator import EvaluationRun, follow
-from model_fn.runs.options import TrainOptions, with_precision
+from model_fn.runs.options import TrainOptions
+from model_fn.runs.precision import with_precision
 from model_fn.runs.training_end import TrainingEnd
 
 _LOG = logging.getLogger(__name__)
@@ -111,7 +112,6 @@ def run(
         read_cluster(),
         label_maps=dict(label_maps),
     )
-    precision.set_up(options.precision)
     role = roles.find_role(context, evaluates=evaluates)
     if role == roles.EVALUATES:
         return _evaluate_others(context)

@@ -58,7 +58,7 @@ class LoopStep:
     """Network, optimizer and their variables under a strategy.
 
     Args:
-        compute_dtype: Type of the network's arithmetic; float16 has a dynamic scale of the loss.
+        types: What the network computes in; float16 has a dynamic scale of the loss.
         **options: More arguments of `Replica`.
     """
 
@@ -66,7 +66,7 @@ class LoopStep:
         self,
         strategy: Any,
         pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-        compute_dtype: tf.DType = tf.float32,
+        types: step.NetworkTypes = step.FLOAT32,
         **options: Any,
     ) -> None:
         self._strategy = strategy
@@ -80,11 +80,9 @@ class LoopStep:
                 aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
                 name=GLOBAL_STEP,
             )
-            self._loss_scale = LossScale() if compute_dtype == tf.float16 else None
+            self._loss_scale = LossScale() if types.tensors == tf.float16 else None
         self._optimizer, self._learning_rate = make_loop_optimizer(self._config, self.global_step)
-        self._replica = Replica(
-            pipeline_config, self._optimizer, compute_dtype=compute_dtype, **options
-        )
+        self._replica = Replica(pipeline_config, self._optimizer, types=types, **options)
         self.preprocess = self._replica.detector.preprocess
         self._averages: Dict[str, Any] = {}  # by the names of variables
 

@@ -26,8 +26,8 @@ from inputs.machine import available_memory
 _LOG = logging.getLogger(__name__)
 
 # Operations that are computed again; a chain of them begins at one of the second tuple.
-_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6", "Pad")
-_FIRST = ("FusedBatchNormV3", "Pad")
+_CHEAP = ("FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6", "Pad", "Cast")
+_FIRST = ("FusedBatchNormV3", "Pad", "Cast")
 # Operations whose gradients read activations.
 _READERS = ("Conv2D", "MaxPool", "FusedBatchNormV3", "DepthwiseConv2dNative", "Relu", "Relu6")
 # Convolutions with folded batch norm in a row that are computed again.
@@ -41,10 +41,14 @@ _COPIES: contextvars.ContextVar[Optional[_Tensors]] = contextvars.ContextVar("co
 
 
 def _kept(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
-    """`tensor`, or its copy that is computed once `gradient` is there."""
+    """`tensor`, or its copy that is computed once `gradient` is there.
+
+    A cast is repeated with any setting of `recompute`: it costs little, and its input is kept.
+    """
     copies = _COPIES.get()
     if copies is None:
-        return tensor
+        is_cast = tensor.op.type == "Cast"
+        return _repeated(tensor.op, list(tensor.op.inputs), gradient) if is_cast else tensor
     if tensor.name not in copies:
         copies[tensor.name] = _computed_again(tensor, gradient)
     return copies[tensor.name]
@@ -69,7 +73,7 @@ def _computed_again(tensor: tf.Tensor, gradient: tf.Tensor) -> tf.Tensor:
 def _num_convolutions(tensor: tf.Tensor) -> int:
     """Number of convolutions with folded batch norm after the last activation that is kept."""
     op = tensor.op
-    if op.type in ("Identity", "Relu", "Relu6", "Pad"):
+    if op.type in ("Identity", "Relu", "Relu6", "Pad", "Cast"):
         return _num_convolutions(op.inputs[0])
     convolution = op.inputs[0].op if op.type == "BiasAdd" else None
     if convolution is None or convolution.type != "Conv2D" or not _is_scaled(convolution):
@@ -82,7 +86,11 @@ def _num_convolutions(tensor: tf.Tensor) -> int:
 
 def _is_scaled(convolution: tf.Operation) -> bool:
     """True if the kernel is a variable times the factor of a folded batch norm."""
-    return bool(convolution.inputs[1].op.type == "Mul")
+    return bool(_without_cast(convolution.inputs[1]).op.type == "Mul")
+
+
+def _without_cast(tensor: tf.Tensor) -> tf.Tensor:
+    return tensor.op.inputs[0] if tensor.op.type == "Cast" else tensor
 
 
 def _scaled_kernel(convolution: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
@@ -93,7 +101,9 @@ def _scaled_kernel(convolution: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
     kernel = convolution.inputs[1]
     if not _is_scaled(convolution):
         return kernel
-    return _repeated(kernel.op, list(kernel.op.inputs), gradient)
+    scaled = _without_cast(kernel)
+    again = _repeated(scaled.op, list(scaled.op.inputs), gradient)
+    return again if scaled is kernel else _repeated(kernel.op, [again], gradient)
 
 
 def _repeated(op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor) -> tf.Tensor:

@@ -69,7 +69,7 @@ class Replica(tf.Module):
 
     Args:
         num_parts: N; a replica's share of the batch must be divisible by it.
-        compute_dtype: Type of the network's arithmetic; variables and loss are float32.
+        types: What the network computes in.
 
     Attributes:
         trained: The variables whose gradients are computed.
@@ -81,13 +81,13 @@ class Replica(tf.Module):
         optimizer: Any,
         *,
         num_parts: int = 1,
-        compute_dtype: tf.DType = tf.float32,
+        types: step.NetworkTypes = step.FLOAT32,
         jit_compile: bool = False,
     ) -> None:
         super().__init__()
         self.detector = build_detector(pipeline_config.model, is_training=True)
         self._train_config, self._optimizer = pipeline_config.train_config, optimizer
-        self._compute_dtype = compute_dtype
+        self._types = types
         self._num_parts = num_parts
         self._compute_sums: Callable[..., Sums] = self._sums
         if jit_compile:
@@ -105,7 +105,7 @@ class Replica(tf.Module):
             features,
             labels,
             add_regularization=self._train_config.add_regularization_loss,
-            compute_dtype=self._compute_dtype,
+            types=self._types,
         )
 
     def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:

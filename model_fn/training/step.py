@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Context, Groundtruth, TrainableDetector
+from estimator_det.nets import layers
 from estimator_det.nets.quantization import QuantizedTensor
 from estimator_det.protos import pipeline_pb2
 from inputs import schema
@@ -30,6 +31,16 @@ _BIAS_ADD = "estimator_det.BiasAdd"
 POSITION = (schema.STREAM_INDEX, schema.AUGMENTATION_SEED)
 
 Tensors = Dict[str, tf.Tensor]
+
+
+class NetworkTypes(NamedTuple):
+    """Types that a network computes in; variables and losses are float32."""
+
+    tensors: tf.DType = tf.float32
+    convolutions: Optional[tf.DType] = None  # if another, see `layers.convolutions_of_type`
+
+
+FLOAT32: NetworkTypes = NetworkTypes()
 
 
 class StepSummary(NamedTuple):
@@ -94,9 +105,9 @@ def predict(
     features: Tensors,
     groundtruth: Optional[Groundtruth] = None,
     *,
-    compute_dtype: tf.DType = tf.float32,
+    types: NetworkTypes = FLOAT32,
 ) -> Any:
-    """Predictions in float32; the network itself computes in `compute_dtype`.
+    """Predictions in float32; the network itself computes in `types`.
 
     Args:
         groundtruth: In training, for detectors that choose regions by it.
@@ -105,15 +116,18 @@ def predict(
     context = None
     if schema.CONTEXT_FEATURES in features:  # The reader loads them for models that take them.
         context = Context(features[schema.CONTEXT_FEATURES], features[schema.VALID_CONTEXT_SIZE])
-    if compute_dtype == tf.float32:
+    if types == FLOAT32:
         return detector.predict(images, true_shapes, groundtruth, context)
     overriding = tf1.get_default_graph().gradient_override_map({"BiasAdd": _BIAS_ADD})
-    with overriding, tf1.variable_scope("", custom_getter=_wide_variables(compute_dtype)):
-        images = tf.cast(images, compute_dtype)
+    variables = tf1.variable_scope(
+        "", custom_getter=_wide_variables(types.convolutions or types.tensors)
+    )
+    with overriding, variables, layers.convolutions_of_type(types.convolutions):
+        images = tf.cast(images, types.tensors)
         predictions = detector.predict(images, true_shapes, groundtruth, context)
 
     def widened(tensor: Any) -> Any:
-        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == compute_dtype
+        is_narrow = isinstance(tensor, tf.Tensor) and tensor.dtype == types.tensors
         return tf.cast(tensor, tf.float32) if is_narrow else tensor
 
     return tf.nest.map_structure(widened, predictions)
@@ -143,12 +157,12 @@ def forward(
     labels: Tensors,
     *,
     add_regularization: bool,
-    compute_dtype: tf.DType = tf.float32,
+    types: NetworkTypes = FLOAT32,
 ) -> Forward:
-    """Builds network and loss, which is float32 with any `compute_dtype`."""
+    """Builds network and loss, which is float32 with any `types`."""
     groundtruth = groundtruth_from_labels(labels)
     with recompute.recomputable():
-        predictions = predict(detector, features, groundtruth, compute_dtype=compute_dtype)
+        predictions = predict(detector, features, groundtruth, types=types)
     terms, counts, divisors = detector.loss(predictions, groundtruth)
     penalties = detector.regularization_losses() if add_regularization else []
     return Forward(predictions, groundtruth, with_total(terms, penalties), counts, divisors)

@@ -156,15 +156,10 @@ def test_folded_into_a_convolution(settings):
     assert_same(folded, plain, rtol=1e-4, atol=0)
 
 
-def test_not_folded_in_training_or_bfloat16_or_after_an_atrous_convolution():
-    with tf.Graph().as_default() as graph:
-        images = tf.zeros([1, 4, 4, 2])
-        with slim.arg_scope([batch_norm], folds=True):
-            slim.conv2d(images, 3, 1, normalizer_fn=batch_norm, scope="one")
-            with slim.arg_scope([batch_norm], is_training=False), tf1.tpu.bfloat16_scope():
-                narrow = tf.cast(images, tf.bfloat16)
-                slim.conv2d(narrow, 3, 1, normalizer_fn=batch_norm, scope="two")
+def test_not_folded_in_training_or_after_an_atrous_convolution():
+    with tf.Graph().as_default() as graph, slim.arg_scope([batch_norm], folds=True):
+        slim.conv2d(tf.zeros([1, 4, 4, 2]), 3, 1, normalizer_fn=batch_norm)
         kinds = [op.type for op in graph.get_operations()]
-    assert kinds.count("FusedBatchNormV3") == 2
+    assert kinds.count("FusedBatchNormV3") == 1
     _, num_norms = convolved(True, kernel_size=3, rate=2)  # it rearranges its output
     assert num_norms == 1

@@ -46,7 +46,7 @@ def test_the_fastest_precision_with_the_losses_of_float32(others, taken, text):
 
 
 def test_auto_measures_only_precisions_that_train_as_well_as_float32(monkeypatch):
-    monkeypatch.setattr(machine, "can_round_convolutions", lambda: True)
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: True)
     config = pipeline_pb2.TrainEvalPipelineConfig()
     assert step_speed.own_precisions(config) == [FAST.precision, CONVOLUTIONS.precision]
     config.graph_rewriter.quantization.SetInParent()
@@ -61,7 +61,7 @@ def test_a_training_takes_the_fastest_precision(tmp_path, monkeypatch, capsys):
         return {}
 
     monkeypatch.setattr(runner, "run", train)
-    monkeypatch.setattr(machine, "can_round_convolutions", lambda: True)
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: True)
     monkeypatch.setattr(step_speed, "measure", lambda *_: [FAST, CONVOLUTIONS])
     command = ["train", small_config(tmp_path, 1), "--model_dir", str(tmp_path / "run")]
     command += ["--precision", "auto"]
@@ -69,6 +69,6 @@ def test_a_training_takes_the_fastest_precision(tmp_path, monkeypatch, capsys):
     assert taken == [CONVOLUTIONS.precision]
     assert step_speed.describe([FAST, CONVOLUTIONS]) in capsys.readouterr().out
     assert cli.main([*command, "--strategy", "none"]) == console.EXIT_USAGE
-    monkeypatch.setattr(machine, "can_round_convolutions", lambda: False)
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: False)
     assert cli.main(command) == console.EXIT_OK
     assert taken[1:] == [FAST.precision]

@@ -70,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         choices=EVALUATED_PRECISIONS,
-        help="what the network computes in: float32, or with rounded convolutions, on CPUs that "
-        "have AMX (default: float32)",
+        help="what the network computes in: float32, or convolutions and their batch norm in "
+        "bfloat16 (default: float32)",
     )
     add_verbose_argument(parser)
     group = parser.add_argument_group("detections of a file, in place of a checkpoint")

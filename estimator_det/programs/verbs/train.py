@@ -82,9 +82,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=(AUTO, *run_options.PRECISIONS),
         help="what the network computes in; variables and losses stay float32. "
-        "bfloat16_convolutions rounds what convolutions read, on CPUs with AMX; "
+        "bfloat16_convolutions is for convolutions and their batch norm, mixed_bfloat16 for all; "
         "mixed_float16 needs --strategy; auto measures steps of this model in float32 and, if this "
-        "machine has it, bfloat16_convolutions, and takes the faster one",
+        "processor has bfloat16, bfloat16_convolutions, and takes the faster one",
     )
     text = (
         "in a cluster (TF_CONFIG): end after another task was missing for this many seconds "

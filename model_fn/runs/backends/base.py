@@ -7,7 +7,7 @@ import contextlib
 import copy
 from typing import Any, Callable, ContextManager, List, Optional, Protocol, Sequence
 
-from estimator_det.compat import estimator, tf
+from estimator_det.compat import estimator
 from estimator_det.detectors.base import build_preprocessor
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
@@ -15,10 +15,8 @@ from inputs.records.cursor import FROM_STEP, DataCursor, derived_seed
 from model_fn.model_fn import ModelFn
 from model_fn.runs.cluster import SINGLE, Cluster, estimator_environment
 from model_fn.runs.context import Hook, RunContext
-from model_fn.runs.options import MIXED_BFLOAT16, MIXED_FLOAT16
 
 SUMMARY_STEPS = 100  # between two summaries
-_NARROW_TYPES = {MIXED_FLOAT16: tf.float16, MIXED_BFLOAT16: tf.bfloat16}
 
 
 class Training(Protocol):
@@ -65,13 +63,6 @@ class Backend(abc.ABC):
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
         """Trains to the last step, or until the run's `Stop` is requested."""
-
-
-def network_type(context: RunContext) -> tf.DType:
-    """Type that the network of a training computes in."""
-    if context.options.is_for_tpu:
-        return tf.bfloat16 if context.config.train_config.use_bfloat16 else tf.float32
-    return _NARROW_TYPES.get(context.options.precision or "", tf.float32)
 
 
 def make_train_input_fn(

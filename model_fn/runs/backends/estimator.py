@@ -18,11 +18,11 @@ from model_fn.runs.backends.base import (
     Training,
     make_estimator,
     make_train_input_fn,
-    network_type,
 )
 from model_fn.runs.cluster import Cluster
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
+from model_fn.runs.precision import network_types
 from model_fn.training.step import TrainStep
 
 
@@ -197,7 +197,7 @@ class EstimatorBackend(Backend):
         model_fn = ModelFn(
             context.config,
             label_map=context.label_map(context.config.train_input_reader.label_map_path),
-            compute_dtype=network_type(context),
+            types=network_types(context.options),
             stop=context.stop,
         )
         trainer = make_estimator(

@@ -25,19 +25,17 @@ from model_fn.runs.backends.base import (
     Backend,
     Training,
     make_train_input_fn,
-    network_type,
 )
 from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file, report_split
 from model_fn.runs.options import (
     LOCAL,
-    MIXED_BFLOAT16,
-    MIXED_FLOAT16,
     MULTI_WORKER,
     TPU,
     LoopOptions,
     TpuOptions,
 )
+from model_fn.runs.precision import network_types
 from model_fn.training import warm_start
 from model_fn.training.loop_state import LoopState, first_worker_values
 from model_fn.training.loop_step import LoopStep, LoopSummary, Outcome, used_by_step
@@ -171,14 +169,6 @@ class LoopBackend(Backend):
     def _check_replicas(self, number: int) -> None:
         roles.check_batch(self._context.config, self._loop, number)
         _LOG.info("Strategy %s: %s", self._loop.strategy, counted(number, "replica"))
-        is_narrow = network_type(self._context) == tf.float16
-        if is_narrow and not tf.config.list_logical_devices("GPU"):
-            _LOG.warning(
-                "precision is %s, and there is no GPU: a CPU takes many times as long in float16 "
-                "as in float32. Use %s, or leave --precision out",
-                MIXED_FLOAT16,
-                MIXED_BFLOAT16,
-            )
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -227,7 +217,7 @@ class LoopBackend(Backend):
                 self._strategy,
                 context.config,
                 num_parts=self._loop.accumulate_steps,
-                compute_dtype=network_type(context),
+                types=network_types(context.options),
                 jit_compile=self._loop.jit_compile,
             )
             take, graph = self._make_call(loop_step, input_fn)

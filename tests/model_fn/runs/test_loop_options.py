@@ -6,7 +6,8 @@ from google.protobuf import text_format
 from estimator_det.config import pipeline
 from estimator_det.errors import UsageError
 from estimator_det.protos.pipeline_pb2 import TrainEvalPipelineConfig
-from model_fn.runs import options
+from inputs import machine
+from model_fn.runs import options, precision
 from model_fn.runs.cluster import SINGLE
 from model_fn.runs.options import MULTI_WORKER, PARAMETER_SERVER, LoopOptions
 from model_fn.runs.roles import check_batch, check_loop
@@ -68,11 +69,11 @@ def test_parts_of_a_batch_are_of_one_size():
 def test_a_tpu_has_the_precision_of_the_options():
     config, tpu = TrainEvalPipelineConfig(), options.TpuOptions(rehearses=True)
     narrow = options.TrainOptions(tpu=tpu, precision="mixed_bfloat16")
-    assert options.with_precision(config, narrow).train_config.use_bfloat16
+    assert precision.with_precision(config, narrow).train_config.use_bfloat16
     assert not config.train_config.use_bfloat16
     config.graph_rewriter.quantization.delay = 10
     with pytest.raises(UsageError, match=r"^precision is mixed_bfloat16, and graph_rewriter"):
-        options.with_precision(config, narrow)
+        precision.with_precision(config, narrow)
 
 
 def test_options_that_need_or_exclude_each_other():
@@ -80,3 +81,17 @@ def test_options_that_need_or_exclude_each_other():
         options.TrainOptions(tpu=options.TpuOptions(rehearses=True), loop=LoopOptions())
     with pytest.raises(UsageError, match="patience needs best_metric"):
         options.EvaluationOptions(patience=2)
+
+
+def test_types_that_this_machine_emulates_are_named(monkeypatch, caplog):
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: True)
+    for precision_name, remedy in (
+        ("bfloat16_convolutions", None),
+        ("mixed_float16", "Use mixed_bfloat16, or leave precision out"),
+        ("mixed_bfloat16", "Leave precision out"),
+    ):
+        caplog.clear()
+        given = options.TrainOptions(precision=precision_name, loop=LoopOptions())
+        precision.with_precision(TrainEvalPipelineConfig(), given)
+        assert caplog.text.endswith(f"{remedy}\n") if remedy else not caplog.text
+        monkeypatch.setattr(machine, "has_bfloat16", lambda: False)

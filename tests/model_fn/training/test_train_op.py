@@ -2,17 +2,18 @@ from __future__ import annotations
 
 import re
 import types
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets import layers, normalization
 from estimator_det.protos import model_pb2, train_pb2
 from inputs import schema
 from model_fn.checkpoints.savers import EvaluationSaver, Saver
 from model_fn.checkpoints.variables import inference_variables
-from model_fn.training import optimizers, step
+from model_fn.training import optimizers, recompute, step
 from model_fn.training import train_op as train
 from model_fn.training.finite_gate import RejectedBatch
 from tests.checkpoints import save
@@ -195,8 +196,52 @@ def test_gradients_of_biases_in_bfloat16_count_all_rows():
     with tf.Graph().as_default(), tf1.Session() as session:
         shape = [1, 256, 256, 1]
         features = {schema.IMAGE: tf.ones(shape), schema.TRUE_IMAGE_SHAPE: tf.constant([shape[1:]])}
-        predictions = step.predict(detector, features, compute_dtype=tf.bfloat16)
+        predictions = step.predict(detector, features, types=step.NetworkTypes(tf.bfloat16))
         (biases,) = (v for v in tf1.trainable_variables() if "biases" in v.name)
         (gradient,) = tf1.gradients(tf.reduce_sum(predictions), [biases])
         session.run(tf1.global_variables_initializer())
         assert session.run(gradient) == pytest.approx(256 * 256, rel=0.01)
+
+
+# Gradients of kernels before batch norm by the batch are sums that nearly cancel.
+@pytest.mark.parametrize(("is_training", "tolerance"), [(True, 0.1), (False, 0.01)])
+def test_convolutions_alone_in_bfloat16(is_training, tolerance):
+    def network(images: tf.Tensor, *_: Any) -> tf.Tensor:
+        norm = {"is_training": is_training, "scale": True, "folds": True}
+        plain, separable = layers.conv2d, layers.separable_conv2d
+        with slim.arg_scope(
+            [slim.conv2d, slim.separable_conv2d],
+            normalizer_fn=normalization.batch_norm,
+            normalizer_params=norm,
+        ):
+            net = separable(plain(images, 8, 3, scope="a"), None, 3, scope="b")
+            net += plain(plain(net, 4, 1, scope="c"), 8, 3, padding=layers.EXPLICIT, scope="d")
+            net = separable(net, 8, 3, scope="e")
+        return plain(net, 2, 1, activation_fn=None, normalizer_fn=None, scope="f")
+
+    def one_step(convolutions: Any) -> Tuple[List[np.ndarray], List[tf.Operation]]:
+        detector: Any = types.SimpleNamespace(predict=network)
+        images = np.random.default_rng(0).normal(size=[2, 9, 9, 3]).astype(np.float32)
+        features = {schema.IMAGE: tf.constant(images), schema.TRUE_IMAGE_SHAPE: None}
+        with recompute.recomputable():
+            kinds = step.NetworkTypes(convolutions=convolutions)
+            predictions = step.predict(detector, features, types=kinds)
+        variables = tf1.trainable_variables()
+        assert {v.dtype.base_dtype for v in variables} == {predictions.dtype} == {tf.float32}
+        with recompute.recomputing(train_pb2.TrainConfig.OFF):
+            gradients = tf1.gradients(tf.reduce_sum(predictions**2), variables)
+        with tf1.Session() as session:
+            for number, variable in enumerate(tf1.global_variables()):
+                value = np.random.default_rng(number).uniform(0.5, 1, variable.shape)
+                variable.load(value, session)
+            return session.run([predictions, *gradients]), graph.get_operations()
+
+    with tf.Graph().as_default() as graph:
+        exact, _ = one_step(None)
+    with tf.Graph().as_default() as graph:
+        rounded, operations = one_step(tf.bfloat16)
+    assert len(exact) == 19
+    for values, wanted in zip(rounded, exact):
+        assert np.linalg.norm(values - wanted) < tolerance * np.linalg.norm(wanted)
+    found = {op.type: op.get_attr("T") for op in operations if op.type in ("Conv2D", "AddV2")}
+    assert found == {"Conv2D": tf.bfloat16, "AddV2": tf.float32}
