@@ -51,7 +51,7 @@ LEFT_OUT = {
     r"estimator-det evaluate .* --calibrate ": "test_evaluate_detections.py; needs trained scores",
     r"estimator-det train my\.config ": "test_distributed_docs.py runs it; `tpu` needs a TPU",
     r"estimator-det .*cranes": "needs labelled photographs",
-    r"estimator-det demo ": "test_demo.py runs it",
+    r"estimator-det demo ": "test_runs.py runs it",
     r"estimator-det train demo/": "takes minutes, after the demo",
     r"estimator-det benchmark ": "tests/exporters/benchmark runs it",
     r"estimator-det data-worker ": "test_distributed_docs.py runs it",

@@ -170,11 +170,10 @@ SMALL_CENTER_NET = [
     ("model", "settings", "metric"),
     [
         ("ssd", [*SMALL, PLAIN], MAP_50),
-        pytest.param(
+        (
             "centernet_keypoints",
-            SMALL_CENTER_NET,
+            [*SMALL_CENTER_NET, PLAIN],
             "Keypoints_Precision/mAP@.50IOU ByCategory/figure",
-            marks=pytest.mark.exhaustive,
         ),
     ],
 )
