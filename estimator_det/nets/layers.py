@@ -71,8 +71,7 @@ def convolutions_of_type(dtype: Optional[tf.DType]) -> Iterator[None]:
     """Context manager: these layers compute in `dtype`, and return float32; None for float32.
 
     That is the convolution with its batch norm, whose statistics are float32, and its activation.
-    Depthwise convolutions alone stay float32, and so does what is not such a layer: residual sums,
-    pooling, products of matrices.
+    What is not such a layer stays float32: residual sums, pooling, products of matrices.
     """
     token = _NARROW.set(dtype)
     try:
@@ -135,8 +134,7 @@ def separable_conv2d(
     Without `num_outputs` it is the depthwise half only. With `num_outputs`, the values between the
     two halves are quantized, too.
     """
-    narrow = inputs if num_outputs is None else _narrow(inputs)
-    inputs = _pad_explicitly(narrow, kernel_size, settings)
+    inputs = _pad_explicitly(_narrow(inputs), kernel_size, settings)
     quantizer = open_quantizer()
     if quantizer is None:
         return _wide(

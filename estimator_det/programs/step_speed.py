@@ -45,8 +45,8 @@ class Speed(NamedTuple):
 def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
     """The precisions that train as well as float32 on this machine, first float32.
 
-    Without mixed_bfloat16: detectors that it trained were worse than with float32 once, which a
-    few steps with a tiny learning rate cannot foresee.
+    Without mixed_bfloat16: it rounds residual sums and outputs of heads, too, and what that costs
+    a long training, a few steps with a tiny learning rate cannot foresee.
     """
     is_quantized = config.graph_rewriter.HasField("quantization")
     if is_quantized or tf.config.list_physical_devices("GPU"):

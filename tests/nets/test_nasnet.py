@@ -8,6 +8,7 @@ import pytest
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets import nasnet
 from estimator_det.nets.normalization import BATCH_NORMS
+from tests.graphs import shapes
 from tests.nets.variables import crc32, variable_lines
 
 TINY = nasnet.NasNet(nasnet.PNASNET_CELL, num_cells=3, depth=8, stem_depth=6, keep_paths=0.6)
@@ -64,6 +65,28 @@ def test_two_parts_make_the_whole(halved):
         found, expected = session.run([rest, tf.nn.relu(halved["Cell_5"])])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     assert np.abs(found).max() > 0
+
+
+def test_cells_and_their_variables():
+    with tf.Graph().as_default():
+        build(tf.zeros([1, 65, 97, 3]))
+        # What comes before the first stem cell stays as it is, so its pooling needs a projection.
+        first = shapes("cell_stem_0/comb_iter_0/")
+        assert first["cell_stem_0/comb_iter_0/right/1x1/weights"] == [1, 1, 6, 2]
+        assert first["cell_stem_0/comb_iter_0/right/bn_1/moving_mean"] == [2]
+        assert not shapes("cell_stem_0/prev")
+        # The second looks back at twice its resolution, ...
+        assert shapes("cell_stem_1/path1_conv") == {"cell_stem_1/path1_conv/weights": [1, 1, 6, 2]}
+        assert "cell_stem_1/final_path_bn/beta" in shapes()
+        # ... cell 1 at its own.
+        assert shapes("cell_1/prev_1x1") == {"cell_1/prev_1x1/weights": [1, 1, 20, 16]}
+        assert "cell_1/prev_bn/beta" in shapes()
+        # The identity becomes a projection where the cell halves the resolution.
+        assert shapes("cell_0/comb_iter_4/right") == {}
+        assert "cell_1/comb_iter_4/right/1x1/weights" in shapes()
+        assert not shapes("biases")
+        kernels = [name for name in shapes() if name.endswith("weights")]
+        assert len(tf1.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == len(kernels)
 
 
 def test_halving_keeps_even_and_odd_pixels():

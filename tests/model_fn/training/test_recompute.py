@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 import pytest
@@ -125,24 +125,20 @@ def test_training_keeps_less(small_network):
     assert again.memory.activations < kept.memory.activations
 
 
-@pytest.mark.parametrize(("strides", "dtypes"), [(1, ["bfloat16"]), (2, ["float32", "bfloat16"])])
-def test_strided_depthwise_gradients_of_inputs_are_computed_in_float32(strides, dtypes):
+@pytest.mark.parametrize("strides", [1, 2])
+def test_gradients_of_depthwise_convolutions_in_bfloat16_do_not_add_up_in_it(strides):
     def gradients(dtype: tf.DType) -> List[np.ndarray]:
         generator = np.random.default_rng(0)
-        with tf.Graph().as_default() as graph, tf1.Session() as session:
+        with tf.Graph().as_default(), tf1.Session() as session:
             operands = [
-                tf.constant(np.float32(generator.normal(size=shape)), dtype)
-                for shape in ([1, 9, 9, 4], [3, 3, 4, 1])
+                tf.constant(np.float32(generator.uniform(size=shape)), dtype)
+                for shape in ([1, 99, 99, 4], [3, 3, 4, 1])
             ]
             with recompute.recomputable():
                 outputs = tf.nn.depthwise_conv2d(*operands, [1, strides, strides, 1], "SAME")
-            computed = tf1.gradients(tf.reduce_sum(tf.square(outputs)), operands)
-            kind = "DepthwiseConv2dNativeBackpropInput"
-            types[dtype] = {o.get_attr("T").name for o in graph.get_operations() if o.type == kind}
+            computed = tf1.gradients(tf.reduce_sum(tf.cast(outputs, tf.float32)), operands)
             assert [each.dtype for each in computed] == [dtype, dtype]
             return session.run([tf.cast(each, tf.float32) for each in computed])
 
-    types: Dict[tf.DType, Set[str]] = {}
     for exact, rounded in zip(gradients(tf.float32), gradients(tf.bfloat16)):
-        np.testing.assert_allclose(rounded, exact, atol=0.03 * np.abs(exact).max())
-    assert types == {tf.float32: {"float32"}, tf.bfloat16: set(dtypes)}
+        np.testing.assert_allclose(rounded, exact, rtol=0.01)

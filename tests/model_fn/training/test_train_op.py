@@ -204,7 +204,7 @@ def test_gradients_of_biases_in_bfloat16_count_all_rows():
 
 
 # Gradients of kernels before batch norm by the batch are sums that nearly cancel.
-@pytest.mark.parametrize(("is_training", "tolerance"), [(True, 0.1), (False, 0.01)])
+@pytest.mark.parametrize(("is_training", "tolerance"), [(True, 0.1), (False, 0.05)])
 def test_convolutions_alone_in_bfloat16(is_training, tolerance):
     def network(images: tf.Tensor, *_: Any) -> tf.Tensor:
         norm = {"is_training": is_training, "scale": True, "folds": True}
@@ -232,7 +232,8 @@ def test_convolutions_alone_in_bfloat16(is_training, tolerance):
             gradients = tf1.gradients(tf.reduce_sum(predictions**2), variables)
         with tf1.Session() as session:
             for number, variable in enumerate(tf1.global_variables()):
-                value = np.random.default_rng(number).uniform(0.5, 1, variable.shape)
+                least = 0.5 if variable.shape.rank == 1 else -1.0  # variances are positive
+                value = np.random.default_rng(number).uniform(least, 1, variable.shape)
                 variable.load(value, session)
             return session.run([predictions, *gradients]), graph.get_operations()
 
@@ -243,5 +244,6 @@ def test_convolutions_alone_in_bfloat16(is_training, tolerance):
     assert len(exact) == 19
     for values, wanted in zip(rounded, exact):
         assert np.linalg.norm(values - wanted) < tolerance * np.linalg.norm(wanted)
-    found = {op.type: op.get_attr("T") for op in operations if op.type in ("Conv2D", "AddV2")}
-    assert found == {"Conv2D": tf.bfloat16, "AddV2": tf.float32}
+    kinds = ("Conv2D", "DepthwiseConv2dNative", "AddV2")
+    found = {op.type: op.get_attr("T") for op in operations if op.type in kinds}
+    assert found == dict(zip(kinds, (tf.bfloat16, tf.bfloat16, tf.float32)))
