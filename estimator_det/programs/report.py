@@ -1,8 +1,7 @@
 """One HTML page about a training run, or two runs side by side.
 
-The page is made of files that a run has written. Only if its checkpoint was never evaluated, or by
-an earlier version, it is evaluated, and the results are kept like all evaluations of the run.
-Pictures come from the records of the evaluation.
+The page is made of files that a run has written. A checkpoint that was never evaluated, or by an
+earlier version, is evaluated once. Pictures come from the records of the evaluation.
 """
 
 from __future__ import annotations
