@@ -86,13 +86,13 @@ def in_two_rows(pictures: Sequence[Image.Image]) -> Image.Image:
 def draw_detections(photos: pathlib.Path, detector: pathlib.Path) -> None:
     """README's row of photographs, and the same detections at three thresholds."""
     files, folder = [photos / name for name in PHOTOS], pathlib.Path("found")
-    run("detect", "--model", detector, *files, "--output_dir", folder, "--threshold", 0.5)
+    run("detect", detector, *files, "--output_dir", folder, "--threshold", 0.5)
     drawings = [Image.open(folder / f"{file.stem}_detections.jpg") for file in files]
     save(in_a_row(drawings), "detections.jpg", 1600)
     pictures = []
     for threshold in (0.1, 0.3, 0.9):
         part = folder / f"at_{threshold}"
-        run("detect", "--model", detector, files[0], "--output_dir", part, "--threshold", threshold)
+        run("detect", detector, files[0], "--output_dir", part, "--threshold", threshold)
         picture = Image.open(part / "coffee_detections.jpg")
         pictures.append(titled(picture, f"threshold {threshold}"))
     save(in_a_row(pictures), "thresholds.jpg")

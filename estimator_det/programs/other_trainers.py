@@ -33,7 +33,7 @@ _OVERLAP = (
 _CLASSES = _FIELD.format("model.ssd.num_classes", 3)
 _MIXED = "give --precision mixed_bfloat16"
 _RUN = "give the folder of the run, --model_dir RUN"
-_MODEL = "give the folder of an export, --model EXPORTED"
+_MODEL = "give the folder of an export as the first argument"
 
 
 def _named(remedies: Dict[str, str]) -> Dict[str, str]:

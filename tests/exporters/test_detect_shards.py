@@ -71,7 +71,7 @@ def photos(pictures, tmp_path_factory):
 
 
 def _detect(exported, output, *arguments):
-    command = ["detect", "--model", str(exported), "--output_dir", str(output)]
+    command = ["detect", str(exported), "--output_dir", str(output)]
     return cli.main([*command, "--threshold", LEAST, *map(str, arguments)])
 
 

@@ -177,7 +177,7 @@ def test_supervision_gets_boxes_as_x_y_and_whole_masks(monkeypatch):
 
 def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_path, capsys):
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    arguments = ["detect", "--model", str(exported), "--threshold=0", str(tmp_path / "a.png")]
+    arguments = ["detect", str(exported), "--threshold=0", str(tmp_path / "a.png")]
     arguments += ["--output_dir", str(tmp_path / "o")]
     assert cli.main([*arguments, "--classes", "circle,squares"]) == 2
     error = capsys.readouterr().err
@@ -243,7 +243,7 @@ def test_drawings_lines_and_other_files(exported, pictures, tmp_path, capsys):
         (folder / name).touch()
     for drawing, suffix in ((["--draw=png"], ".png"), ([], ".jpg"), (["--draw=none"], None)):
         out = tmp_path / f"out{suffix}"
-        arguments = ["detect", "--model", str(exported), "--output_dir", str(out), "--threshold=0"]
+        arguments = ["detect", str(exported), "--output_dir", str(out), "--threshold=0"]
         assert cli.main([*arguments, *drawing, str(folder)]) == 0
         output = capsys.readouterr()
         assert output.err == (
@@ -277,7 +277,7 @@ def test_hostile_files_cost_one_line_each(exported, pictures, tmp_path, capsys):
     (folder / "folder.png").mkdir()
     Image.fromarray(pictures[0]).save(folder / "z.png")
     (folder / "cut.png").write_bytes((folder / "z.png").read_bytes()[:200])
-    arguments = ["detect", "--model", str(exported), "--output-dir", str(tmp_path / "out")]
+    arguments = ["detect", str(exported), "--output-dir", str(tmp_path / "out")]
     assert cli.main([*arguments, str(folder)]) == 1
     output = capsys.readouterr()
     reasons = output.err.splitlines()
@@ -344,7 +344,7 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     path = score_thresholds.write(str(tmp_path / "eval"), 1, "0", table)
     shutil.copy(path, copy / score_thresholds.IN_EXPORTS)
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
-    arguments = ["detect", "--model", str(copy), "--output_dir", str(tmp_path / "o")]
+    arguments = ["detect", str(copy), "--output_dir", str(tmp_path / "o")]
     assert cli.main([*arguments, "--threshold", "auto", str(tmp_path / "a.png")]) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     # Exactly those of the class down to its threshold; no other score reaches 2.

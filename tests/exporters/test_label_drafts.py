@@ -30,7 +30,7 @@ def photos(pictures, tmp_path_factory):
 
 
 def _detect(exported, photos, output, *arguments):
-    command = ["detect", "--model", str(exported), str(photos), "--recursive", "--draw", "none"]
+    command = ["detect", str(exported), str(photos), "--recursive", "--draw", "none"]
     return cli.main([*command, "--output_dir", str(output), *arguments])
 
 

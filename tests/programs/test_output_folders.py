@@ -131,7 +131,7 @@ RELATIVE = {
     "train small.config --model_dir run --num_train_steps 1": ["run/checkpoint"],
     "report run --output page.html": ["page.html"],
     "export run --output_dir exported": ["exported/saved_model", "exported/pipeline.config"],
-    "detect photos --model exported --output_dir detections": ["detections/a_detections.jpg"],
+    "detect exported photos --output_dir detections": ["detections/a_detections.jpg"],
     "import --from checkpoint exported/model.ckpt --output_dir imported "
     "--pipeline_config_path exported/pipeline.config": ["imported/import_report.txt"],
     "export imported --output_dir again --format frozen_graph": ["again/model.ckpt.index"],

@@ -16,7 +16,6 @@ from estimator_det.programs import console
 CONFIG_FILE = "pipeline.config"
 RUN_FOLDER = "run"  # in the folder of a project
 REPORT_FILES = ("report.txt", "report.json", "histograms.png")
-CONFIG_EXAMPLE = "--pipeline_config_path ssd.config"
 
 
 def add_options(parser: Any, kind: Any, texts: Mapping[str, str], **settings: Any) -> None:

@@ -20,15 +20,16 @@ SUMMARY = "Runs an exported detector on images and videos and draws the detectio
 AUTO = "auto"
 DRAFT_FORMATS = ("coco", "pascal_voc", "yolo", "labelme", "tfrecord")
 MOST_PRINTED = 10  # detections in the line of an image; detections.jsonl has all
-EXAMPLE = "--model exported photos/ image.jpg --output_dir detections"
+EXAMPLE = "exported photos/ image.jpg --output_dir detections"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "images", nargs="*", metavar="IMAGE", help="images, videos, folders of images"
-    )
-    text = "folder of an export, or a model in it, of any format"
-    add_options(parser, str, {"--model PATH": text}, required=True)
+    text = "an export of any format, or the folder of a run, whose best export is used"
+    parser.add_argument("export", nargs="?", metavar="EXPORT", help=text)
+    text = "images, videos, folders of images"
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help=text)
+    text = "the export as an option; all arguments are images then"
+    add_options(parser, str, {"--model EXPORT": text})
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
     text = "draw and write only detections of these classes, with commas between (default: all)"
     add_options(parser, names_of, {"--classes NAMES": text})
@@ -88,14 +89,33 @@ def run(options: argparse.Namespace) -> int:
 
     if options.min_score is None:
         options.min_score = AUTO if options.save_annotations else DEFAULT_MIN_SCORE
+    _name_model(options)
     if options.runner:
         return _reported(_run_shards(options), options)
     for name in ("runner_options", "records", "num_shards"):
         if getattr(options, name) is not None:
             raise UsageError(f"--{name} has no effect without --runner; remove it")
     if not options.images:
-        raise UsageError("give images, videos or folders of images")
+        raise UsageError(
+            f"give images, videos or folders of images beside the export {options.model}"
+        )
     return _reported(_run_here(options), options)
+
+
+def _name_model(options: argparse.Namespace) -> None:
+    """Sets `model` to the export of the first argument, which with `--model` is an image."""
+    from exporters.image_files import is_image
+    from exporters.server.versions import newest_version, served_folder
+
+    if options.model is not None:
+        options.images[:0] = [] if options.export is None else [options.export]
+    elif options.export is None or is_image(options.export):
+        raise UsageError(
+            "no export is given: add its folder before the images, as in detect exported photos/"
+        )
+    else:
+        options.model = options.export
+    options.model = newest_version(served_folder(options.model))[1]
 
 
 def _reported(code: int, options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from model_fn.evaluation.history import Evaluation
 
 SUMMARY = "Evaluates the latest checkpoint, each new checkpoint, or the detections of a file"
-EXAMPLE = "--model_dir run"
+EXAMPLE = "run"
 
 # The names in `calibration.FITS`, with the default first.
 CALIBRATIONS = (

@@ -21,7 +21,6 @@ from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import console, model_flags
 from estimator_det.programs.cloud import ai_platform, jobs, vertex
 from estimator_det.programs.verbs.base import (
-    CONFIG_EXAMPLE,
     add_config_arguments,
     add_options,
     load,
@@ -29,7 +28,7 @@ from estimator_det.programs.verbs.base import (
 )
 
 SUMMARY = "Checks, rehearses and submits a training job of Google Cloud"
-EXAMPLE = f"{CONFIG_EXAMPLE} --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
+EXAMPLE = "ssd.config --job_dir gs://bucket/run --region us-central1 --rehearse --dry_run"
 PLATFORMS: Dict[str, Any] = {"vertex": vertex, "ai-platform": ai_platform}
 REHEARSAL = "rehearsal"  # folder
 SPEC_FILE = "job.json"  # gcloud reads YAML, which JSON is
