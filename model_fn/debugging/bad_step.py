@@ -31,6 +31,7 @@ REPORT_JSON, REPORT_TEXT = "report.json", "report.txt"
 _MOST_SHOWN = 8
 _NO_BATCH = "the batch was not kept"
 _LARGE = 1e4  # weights above are rarely meant
+_LOSS = "Loss"  # scope in which detectors compute targets and losses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +84,13 @@ class BadStepReport:
     batch: List[UsedRecord]
     not_replayed: str  # reason why the step could not be run again; "" if it was
     folder: str
-    causes: Sequence[str] = ()  # with their remedies, the likeliest first
     first_non_finite: Optional[FirstNonFinite] = None
     bad_gradients: Sequence[str] = ()  # variables whose gradients are not finite
+
+    @property
+    def causes(self) -> List[str]:
+        """Likely causes with their remedies, the likeliest first."""
+        return _causes(self)
 
 
 def save_bad_step(
@@ -119,7 +124,6 @@ def save_bad_step(
         not_replayed="" if batch else _NO_BATCH,
         folder=folder,
     )
-    report = dataclasses.replace(report, causes=_causes(report))
     if batch:
         _write(report)  # The rest takes a while.
         report = _replayed(report, pipeline_config)
@@ -141,7 +145,7 @@ def _replayed(
 
 
 def _write(report: BadStepReport) -> None:
-    content = dataclasses.asdict(report)
+    content = {**dataclasses.asdict(report), "causes": report.causes}
     # JSON has no numbers that are not finite.
     content["values"] = {k: x if math.isfinite(x) else str(x) for k, x in report.values.items()}
     for name, text in (
@@ -233,12 +237,19 @@ def _causes(report: BadStepReport) -> List[str]:
         )
     elif not report.bad_inputs and not weights:
         large = [name for name, size in report.largest_variables if size > _LARGE]
-        hint = f" (weights have grown large: {', '.join(large[:3])})" if large else ""
-        causes.append(
-            f"the learning rate {rate:.4g} is too high for these gradients{hint}. Lower it, add a "
-            "warm-up, or set train_config.gradient_clipping_by_norm (10 is usual), and resume from "
-            "a checkpoint before the weights grew"
-        )
+        first = report.first_non_finite
+        if first and first.layer.split("/")[0] == _LOSS and not large:
+            causes.append(
+                "the loss: it is computed from finite predictions. Give its logarithms, roots and "
+                "divisions a bound if the loss is yours, and examine the boxes of the batch"
+            )
+        else:
+            verb = f"is too high (weights are large: {', '.join(large[:3])})"
+            causes.append(
+                f"the learning rate {rate:.4g} {verb if large else 'may be too high'}. Lower it, "
+                "add a warm-up, or set train_config.gradient_clipping_by_norm (10 is usual), and "
+                "resume from a checkpoint before the weights grew"
+            )
         causes.append(
             "boxes without area, or far outside the image, in the records of this batch: "
             "estimator-det check-data finds them"

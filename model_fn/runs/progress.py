@@ -25,8 +25,8 @@ from model_fn.runs.backends.base import Training
 from model_fn.runs.context import Hook, RunContext, StepResult
 
 TPU_REMEDY = (
-    "Lower the learning rate or lengthen its warm-up; on CPU or GPU the step at fault would be "
-    "rejected and saved"
+    "If the loss grew before, lower the learning rate or lengthen its warm-up; on CPU or GPU the "
+    "step at fault would be rejected and saved"
 )
 
 

@@ -224,6 +224,7 @@ def test_a_remedy_is_tried(tmp_path, capsys):
     assert report["not_finite"][0] == "Loss/localization_loss"
     first = report["first_non_finite"]
     assert first["tensor"].startswith("Loss/") and first["num_inf"] > 0
+    assert report["causes"][0].startswith("the loss: it is computed from finite predictions")
     assert _replay(folder) == 1
     told = capsys.readouterr().out
     assert "not finite at step 1: Loss/localization_loss" in told
