@@ -141,9 +141,9 @@ def _evaluate(config: pipeline_pb2.TrainEvalPipelineConfig, flag: Dict[str, Any]
     evaluate.run_evaluation(
         config,
         flag["checkpoint_dir"] or flag["model_dir"],
+        flag["model_dir"],
         continuous=not flag["run_once"],
         on_training_data=on_training_data,
-        model_dir=flag["model_dir"],
         sample_1_of_n=flag[f"sample_1_of_n_{sampling}"],
         max_retries=flag["max_eval_retries"],
         timeout_secs=flag["eval_timeout_secs"],

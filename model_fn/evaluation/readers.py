@@ -12,6 +12,8 @@ from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.protos import eval_pb2, input_reader_pb2, pipeline_pb2
 
 TRAINING_DATA = "training_data"  # name of the training reader in an evaluation
+# Folder in a run for evaluations with other settings, which do not replace the run's own.
+OTHER_SETTINGS = "other_settings"
 
 
 def named_readers(

@@ -28,7 +28,7 @@ from estimator_det.files import json_lines
 from estimator_det.protos import model_pb2, pipeline_pb2
 from model_fn.checkpoints.repair import step_of
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
-from model_fn.evaluation.readers import evaluation_folder, named_readers
+from model_fn.evaluation.readers import OTHER_SETTINGS, evaluation_folder, named_readers
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,18 +180,22 @@ def find_usable(
     """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
 
     The search covers the checkpoint's folder and the one above, because `best/` has copies of
-    checkpoints; or `model_dir`. A file that `check` refuses is logged as a warning.
+    checkpoints; or `model_dir`. Evaluations with other settings come last. If `check` refuses all
+    files, the first refusal is logged as a warning.
     """
     name = next(iter(named_readers(pipeline_config))) if pipeline_config.eval_input_reader else "0"
     folder = os.path.dirname(checkpoint)
     places = [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]
+    places += [os.path.join(place, OTHER_SETTINGS) for place in places]
     folders = [evaluation_folder(place, name) for place in places]
     paths = (path_for(folder, step_of(checkpoint)) for folder in folders)
-    path = next(filter(tf.io.gfile.exists, paths), None)
-    try:
-        if path is not None:
+    refusals = []
+    for path in filter(tf.io.gfile.exists, paths):
+        try:
             check(path, pipeline_config.model)
-    except UsageError as error:
-        _LOG.warning("Exporting without thresholds: %s", error)
-        return None
-    return path
+            return path
+        except UsageError as error:
+            refusals.append(error)
+    for refusal in refusals[:1]:
+        _LOG.warning("Exporting without thresholds: %s", refusal)
+    return None

@@ -13,6 +13,7 @@ from estimator_det.config import pipeline
 from estimator_det.programs import cli, console
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import calibration, history, score_thresholds
+from model_fn.evaluation.readers import OTHER_SETTINGS
 from model_fn.runs import evaluator
 from tests.config.test_check import GOOD
 from tests.model_fn.evaluation.detections.test_scoring import (
@@ -114,6 +115,11 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
     assert "function_approximation of 4,000 detections of 'val':" in shown
     assert "on images it is not fitted to" in shown
     assert (tmp_path / "eval_val" / "calibration-20.pbtxt").exists()
+    # With other settings than the run's it replaces nothing there.
+    changed = ["--set", "eval_config.num_examples=3", "--precision", "bfloat16_convolutions"]
+    assert cli.main(["evaluate", str(tmp_path), "--calibrate", *changed]) == 0
+    assert "eval_config, precision: not as in the run" in capsys.readouterr().err
+    assert (tmp_path / OTHER_SETTINGS / "eval_val" / "calibration-20.pbtxt").exists()
 
 
 @pytest.mark.parametrize(

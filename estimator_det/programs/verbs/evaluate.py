@@ -6,6 +6,7 @@ import argparse
 import functools
 import os
 import shlex
+import sys
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from estimator_det.console import printing
@@ -104,17 +105,53 @@ def run(options: argparse.Namespace) -> None:
     refuse_model(options.model_dir)  # before its configuration is missing
     if not (options.config or options.pipeline_config_path):
         _check_run(options.model_dir)
+    config = load(options, os.path.join(options.model_dir, CONFIG_FILE))
     run_evaluation(
-        load(options, os.path.join(options.model_dir, CONFIG_FILE)),
+        config,
         options.model_dir,
+        _results_folder(options, config),
         continuous=options.continuous,
         on_training_data=options.eval_training_data,
-        model_dir=options.output_dir,
         timeout_secs=options.timeout_secs,
         calibrate=options.calibrate,
         precision=options.precision,
         verbose=options.verbose,
     )
+
+
+def _results_folder(
+    options: argparse.Namespace, config: pipeline_pb2.TrainEvalPipelineConfig
+) -> str:
+    """The output folder; of a run with other settings, a folder in it."""
+    from estimator_det import files
+    from estimator_det.compat import tf
+    from model_fn.evaluation.readers import OTHER_SETTINGS
+    from model_fn.runs.options import FLOAT32
+
+    checkpoint = options.model_dir
+    is_folder = options.continuous or tf.io.gfile.isdir(checkpoint)
+    run = checkpoint if is_folder else os.path.dirname(checkpoint) or "."
+    folder = options.output_dir or run
+    path = os.path.join(folder, CONFIG_FILE)
+    if not files.exists(path):
+        return folder
+    run_config = console.load_config(path, is_trusted=False)
+    fields = ["model", "graph_rewriter", "eval_config", "eval_input_reader"]
+    if options.eval_training_data:
+        fields.append("train_input_reader")
+    changes = [name for name in fields if getattr(config, name) != getattr(run_config, name)]
+    if options.precision not in (None, FLOAT32):
+        changes.append("precision")
+    if os.path.relpath(run, folder).startswith(os.pardir):
+        changes.append("checkpoint")
+    if not changes:
+        return folder
+    results = os.path.join(folder, OTHER_SETTINGS)
+    printing.report(
+        f"{', '.join(changes)}: not as in the run, whose own evaluations stay; results: {results}",
+        sys.stderr,
+    )
+    return results
 
 
 def _check_run(folder: str) -> None:
@@ -189,7 +226,7 @@ def _evaluate_file(options: argparse.Namespace) -> None:
 def run_evaluation(
     config: pipeline_pb2.TrainEvalPipelineConfig,
     checkpoint: str,
-    model_dir: Optional[str] = None,
+    folder: str,
     *,
     continuous: bool,
     on_training_data: bool = False,
@@ -202,8 +239,8 @@ def run_evaluation(
 ) -> None:
     """Checks the configuration, evaluates one checkpoint or several, and prints the metrics.
 
-    `calibrate` is a kind of `model_fn.evaluation.calibration`; `model_fn.runs.evaluator` documents
-    the other arguments.
+    Results go to `folder`. `calibrate` is a kind of `model_fn.evaluation.calibration`;
+    `model_fn.runs.evaluator` documents the other arguments.
     """
     has_tiles = config.eval_config.HasField("tiles")
     if has_tiles and continuous:
@@ -213,15 +250,10 @@ def run_evaluation(
         )
     unused = console.unused_in_evaluation(on_training_data)
     label_maps = console.check_config(config, ignore=unused)
-    from estimator_det.compat import tf
     from model_fn.evaluation.report import LINE, TABLE
     from model_fn.runs import evaluator
     from model_fn.runs.options import EvaluationOptions, TrainOptions
 
-    folder = model_dir or checkpoint
-    # A single checkpoint is evaluated into its folder.
-    if not (model_dir or continuous or tf.io.gfile.isdir(checkpoint)):
-        folder = os.path.dirname(checkpoint) or "."
     evaluation = EvaluationOptions(sample_1_of_n=sample_1_of_n)
     options = TrainOptions(evaluation=evaluation, precision=precision)
     shown = LINE if continuous else TABLE

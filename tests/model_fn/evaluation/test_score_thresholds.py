@@ -17,6 +17,7 @@ from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation import score_thresholds
 from model_fn.evaluation.matching import ClassMatches
+from model_fn.evaluation.readers import OTHER_SETTINGS
 from model_fn.evaluation.score_thresholds import (
     ThresholdRow,
     ThresholdTable,
@@ -135,6 +136,9 @@ def test_thresholds_of_other_scores_are_refused_or_left_out(config, tmp_path, ca
     with caplog.at_level(logging.WARNING):
         assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-20")) is None
     assert "Exporting without thresholds: " in caplog.text
+    # An evaluation of the run with these scores has a folder of its own.
+    fitting = write(tmp_path / OTHER_SETTINGS / "eval_0", config)
+    assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-20")) == fitting
     # Those of a file of detections are of no model, and may be given.
     path = score_thresholds.write(str(tmp_path), 0, "0", TABLE)
     score_thresholds.check(path, config.model)
