@@ -36,7 +36,8 @@ MATCHED_IOU = 0.4
 LOCALIZATION_WEIGHT = 2.0
 START_SECS = 25.0  # before the first step of a run, and to save the last one
 EVALUATIONS = 4  # in a run, the last one included
-SHARE_OF_STEPS = 0.85  # the rest of a run's time is for evaluation and saving
+# The rest of a run's time is for saving and for graphs of evaluations, which take seconds each.
+SHARE_OF_STEPS = 0.85
 
 
 class Records(NamedTuple):
@@ -254,14 +255,18 @@ def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None
 
 
 def num_steps(
-    budget: Budget, num_images: int, batch_size: int, is_fine_tuned: bool, step_secs: float
+    budget: Budget,
+    num_images: int,
+    batch_size: int,
+    is_fine_tuned: bool,
+    step_secs: float,
+    evaluation_secs: float = 0.0,
 ) -> Tuple[int, str]:
-    """Steps to train, and why."""
+    """Steps to train, and why; `evaluation_secs` are for the images of all evaluations."""
     if budget.num_steps is not None:
         return budget.num_steps, "As asked for."
     if budget.hours is not None:
-        # Each evaluation builds its graph, which takes seconds.
-        usable = budget.hours * 3600 * SHARE_OF_STEPS - START_SECS
+        usable = (budget.hours * 3600 - evaluation_secs) * SHARE_OF_STEPS - START_SECS
         # Round numbers, so that those of evaluations are round, too.
         steps = max(20, int(usable / step_secs) // 20 * 20)
         return steps, f"As many as fit {budget.hours:g} hours, at {step_secs:.2f} s a step."

@@ -70,23 +70,29 @@ def make_plan(
     precisions = step_speed.own_precisions(draft.config)
     speed = step_speed.fastest(step_speed.measure(draft.config, precisions))
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
-    steps, why = starter.num_steps(budget, num_images, batch_size, is_fine_tuned, speed.seconds)
+    num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
+    # An image takes at most as long as in training: without gradients, but one at a time.
+    evaluation_secs = starter.EVALUATIONS * num_held_out * speed.seconds / batch_size
+    steps, why = starter.num_steps(
+        budget, num_images, batch_size, is_fine_tuned, speed.seconds, evaluation_secs
+    )
     epochs = steps * batch_size / num_images
     crops = is_fine_tuned or epochs >= starter.CROPPED_EPOCHS
     starter.set_augmentation(draft, names.values(), crops)
     starter.set_schedule(draft, steps, why, is_fine_tuned)
-    num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
         f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
         *keypoint_lines,
         *anchor_lines,
     ]
-    minutes = (steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS) / 60
+    training_secs = steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS
+    minutes = (training_secs + evaluation_secs) / 60
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{epochs:.0f} passes over the data; "
-        f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')}, and "
+        f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
+        f"with {starter.EVALUATIONS} evaluations, and "
         f"{speed.num_bytes / 2**30:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])

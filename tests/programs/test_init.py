@@ -371,13 +371,13 @@ def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
     "budget, is_fine_tuned, steps",
     [
         (Budget(num_steps=77), False, 77),
-        (Budget(hours=1.0), False, 30340),  # 3,600 s * 0.85 - 25 s, at 0.1 s, rounded
+        (Budget(hours=1.0), False, 25240),  # (3,600 s - 600 s) * 0.85 - 25 s, at 0.1 s, rounded
         (Budget(), True, 500),  # 30 passes are fewer
         (Budget(), False, 3000),
     ],
 )
 def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
-    assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1)[0] == steps
+    assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1, evaluation_secs=600)[0] == steps
 
 
 def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_network, tmp_path):
