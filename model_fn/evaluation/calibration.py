@@ -1,7 +1,7 @@
 """Fits `CalibrationConfig`s: maps of scores that make them agree with the observed precision.
 
-A detection of score 0.8 is calibrated if 80 % of such detections are correct. The fits use the
-detections of an evaluation, after suppression, as `model_fn.evaluation.matching` judges them:
+The fits use the detections of an evaluation, after suppression, as `model_fn.evaluation.matching`
+judges them:
 
 - function approximation: isotonic regression by pooling adjacent violators (Ayer et al., "An
   Empirical Distribution Function for Sampling with Incomplete Information", 1955), with a point at
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 import os
-from typing import Any, Callable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from google.protobuf import text_format
@@ -32,6 +32,12 @@ from estimator_det.errors import ConfigError, RunError
 from estimator_det.protos import calibration_pb2, pipeline_pb2, post_processing_pb2
 from model_fn.drawing import charts
 from model_fn.evaluation.matching import ClassMatches, Matches
+from model_fn.evaluation.reliability import (
+    NUM_BINS,
+    Reliability,
+    precision_by_score,
+    reliability_chart,
+)
 
 Array = np.ndarray[Any, Any]
 Point = Tuple[float, float]
@@ -42,7 +48,6 @@ MIN_CORRECT = 10
 DETECTIONS_PER_BIN = 50  # at least, before pooling
 MAX_POINTS = 100  # points of one function
 MAX_POINTS_OF_CLASSES = 1_500  # points of the functions of all classes together
-NUM_BINS = 15  # bins of the expected calibration error, of equal width
 _MOST_LIKELY = 0.999  # a function's value at its last pool is below 1, so that it still rises
 _LOGIT_MARGIN = 1e-7
 _ROWS_AT_ONCE = 4096
@@ -52,32 +57,6 @@ LONGEST_INDENTED_TEXT = 20_000
 
 # Each sets one calibrator of a `CalibrationConfig`, from matches and the scores' post-processing.
 FITS: Registry[Callable[[Any, Matches, FinalScores], None]] = Registry("calibration")
-
-
-class Reliability(NamedTuple):
-    """Precision by score, in `NUM_BINS` bins of equal width over 0 to 1."""
-
-    counts: Array  # int [bins], detections
-    scores: Array  # float [bins], their mean; 0 in an empty bin
-    precisions: Array  # float [bins], 0 in an empty bin
-
-    @property
-    def expected_error(self) -> float:
-        """The expected calibration error: mean over detections of |precision - score| of a bin."""
-        gaps = np.abs(self.precisions - self.scores)
-        return float(np.sum(gaps * self.counts) / max(np.sum(self.counts), 1))
-
-
-def reliability(scores: Array, correct: Array) -> Reliability:
-    """Precision by score of detections [n]; scores are within 0 to 1."""
-    bins = np.minimum((np.asarray(scores, np.float64) * NUM_BINS).astype(np.int64), NUM_BINS - 1)
-    counts = np.bincount(bins, minlength=NUM_BINS)
-    least_one = np.maximum(counts, 1)
-    return Reliability(
-        counts,
-        np.bincount(bins, scores, NUM_BINS) / least_one,
-        np.bincount(bins, correct, NUM_BINS) / least_one,
-    )
 
 
 def scores_of(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, kind: str) -> FinalScores:
@@ -359,7 +338,7 @@ def make(kind: str, matches: Matches, scores: FinalScores) -> Calibrated:
     config = fit(kind, matches, scores)
     return Calibrated(
         config,
-        before=reliability(every.scores, every.correct),
+        before=precision_by_score(every.scores, every.correct),
         after=_reliability_with(config, matches, scores),
         held_out_error=_held_out_error(kind, matches, scores),
     )
@@ -370,7 +349,7 @@ def _reliability_with(
 ) -> Reliability:
     columns = np.array([scores.column_of(k) for k in matches.class_ids])[matches.classes()]
     every = matches.all_classes_merged()
-    return reliability(calibrate(config, every.scores, columns), every.correct)
+    return precision_by_score(calibrate(config, every.scores, columns), every.correct)
 
 
 def _held_out_error(kind: str, matches: Matches, scores: FinalScores) -> Optional[float]:
@@ -431,20 +410,4 @@ def reliability_diagram(calibrated: Calibrated) -> bytes:
             ),
         ],
         columns=2,
-    )
-
-
-def reliability_chart(title: str, curves: Mapping[str, Reliability]) -> charts.Panel:
-    """Precision by score for each name of the legend."""
-    lines = [
-        charts.Curve(name, curve.scores[curve.counts > 0], curve.precisions[curve.counts > 0])
-        for name, curve in curves.items()
-    ]
-    return charts.curves(
-        title,
-        [*lines, charts.Curve("precision = score", [0.0, 1.0], [0.0, 1.0])],
-        x_label="score",
-        y_label="precision",
-        limits=(0, 1, 0, 1.02),
-        legend="upper left",
     )

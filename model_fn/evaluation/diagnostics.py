@@ -14,11 +14,12 @@ import numpy as np
 from estimator_det.console.printing import listed
 from model_fn.drawing import charts
 from model_fn.drawing.boxes import picture_summary
-from model_fn.evaluation import calibration, details, label_faults, matching
+from model_fn.evaluation import details, label_faults, matching
 from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope
 from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area
+from model_fn.evaluation.reliability import precision_by_score
 
 EVAL_DIAGNOSTICS = "Evaluation_Diagnostics"
 
@@ -144,7 +145,7 @@ class EvalDiagnostics:
         classes = _most_frequent(occurrences, MAX_CURVES)
         curves += [(self._names[k], precisions[k]) for k in classes if k in precisions]
         every = self._matches.all_classes_merged()
-        reliability = calibration.reliability(every.scores.clip(0, 1), every.correct)
+        reliability = precision_by_score(every.scores.clip(0, 1), every.correct)
         values = {
             "counts": self.counts(),
             "confusion": {"names": names, "rows": self._confusion[np.ix_(rows, rows)].tolist()},

@@ -18,6 +18,7 @@ from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2, post_processing_pb2
 from model_fn.evaluation import calibration
 from model_fn.evaluation.matching import ClassMatches, Matches
+from model_fn.evaluation.reliability import precision_by_score
 
 KINDS = sorted(calibration.FITS)
 PER_CLASS = [kind for kind in KINDS if kind.startswith("class_id")]
@@ -66,11 +67,11 @@ def test_every_kind_of_the_schema_is_fitted():
 
 def test_reliability_by_hand():
     # Bins of 1/15. Two detections of 0.5, one correct; one of 1.0, wrong; one of 0.01, wrong.
-    found = calibration.reliability(np.float32([0.5, 0.5, 1.0, 0.01]), np.array([1, 0, 0, 0]))
+    found = precision_by_score(np.float32([0.5, 0.5, 1.0, 0.01]), np.array([1, 0, 0, 0]))
     assert found.counts.tolist() == [1, *[0] * 6, 2, *[0] * 6, 1]
     assert found.precisions[7] == 0.5 and found.scores[14] == 1.0
     assert found.expected_error == pytest.approx((0 + 0 + 1.0 + 0.01) / 4)
-    assert calibration.reliability(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
+    assert precision_by_score(np.zeros(0), np.zeros(0, bool)).expected_error == 0.0
 
 
 def test_function_points_by_hand():
@@ -111,8 +112,8 @@ def test_the_expected_error_falls_and_the_order_stays(kind):
     found = others.all_classes_merged()
     columns = np.array([3, 4])[others.classes()]
     calibrated = calibration.calibrate(fitted, found.scores, columns)
-    before = calibration.reliability(found.scores, found.correct).expected_error
-    after = calibration.reliability(calibrated, found.correct).expected_error
+    before = precision_by_score(found.scores, found.correct).expected_error
+    after = precision_by_score(calibrated, found.correct).expected_error
     assert before > 0.1 and after < 0.04
     for column in (3, 4):
         of_class = calibrated[columns == column]
