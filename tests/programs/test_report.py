@@ -14,7 +14,7 @@ from typing import Any, List, Tuple
 import pytest
 
 from estimator_det.config import pipeline
-from estimator_det.programs import cli, report, report_pictures
+from estimator_det.programs import cli, report, report_pictures, report_run
 from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
 from model_fn.runs import runner
@@ -181,11 +181,11 @@ def test_the_best_evaluation_is_shown(runs, tmp_path):
     shutil.copytree(runs[0], run)
     (run / "best").mkdir()
     (run / "best" / "best.json").write_text(json.dumps({"metric": "x", "kept": [{"step": 0}]}))
-    best = report.read_run(str(run))
+    best = report_run.read_run(str(run))
     assert best.is_best and best.chosen and best.chosen.step == 0 and not best.damaged
     for content in ('{"kept": [{"st', "[]", '{"kept": []}', '{"kept": [{"value": 1}]}'):
         (run / "best" / "best.json").write_text(content)
-        last = report.read_run(str(run))
+        last = report_run.read_run(str(run))
         assert not last.is_best and last.chosen and last.chosen.step != 0
         assert f"{run / 'best' / 'best.json'} is damaged" in last.damaged
     assert (
@@ -194,7 +194,7 @@ def test_the_best_evaluation_is_shown(runs, tmp_path):
 
 
 def test_other_records_give_no_pictures(runs):
-    run = report.read_run(str(runs[0]))
+    run = report_run.read_run(str(runs[0]))
     text = json.dumps(run.details).replace("[10.0, 10.0, 60.0, 50.0]", "[1.0, 1.0, 9.0, 9.0]")
     examples = report_pictures.draw(run.config, "0", list(NAMES.values()), json.loads(text))
     assert len(examples["missed"]) == 6
@@ -203,7 +203,7 @@ def test_other_records_give_no_pictures(runs):
 
 
 def test_pictures_have_skeletons(runs):
-    run = report.read_run(str(runs[0]))
+    run = report_run.read_run(str(runs[0]))
     points = {"keypoints": [[[20, 20], [50, 40]], [[None, None], [80, 90]]]}
     points |= {"detected_keypoints": [[[20, 20], [50, 40]]], "keypoint_scores": [[0.9, 0.9]]}
     kept = [each for each in run.details["missed"] if len(each["detections"]) == 1]
@@ -260,7 +260,7 @@ def test_a_run_without_evaluation(runs, tmp_path):
 
 
 def test_commands_quote_paths(runs):
-    run = report.read_run(str(runs[0]))._replace(folder="my run")
+    run = report_run.read_run(str(runs[0]))._replace(folder="my run")
     for is_best in (False, True):
         commands = dict(report._commands(run._replace(is_best=is_best)))
         for text in commands.values():
@@ -291,9 +291,9 @@ def test_a_checkpoint_without_details_is_evaluated_once(tmp_path, monkeypatch):
     run = tmp_path / "run"
     runner.train(pipeline.read_pipeline(small_config(tmp_path, 2)), str(run))
     for _ in range(2):
-        first = report.read_run(str(run))
+        first = report_run.read_run(str(run))
         assert first.details and first.chosen and first.chosen.step == 2
         with monkeypatch.context() as patch:
-            patch.delattr(report.evaluator, "evaluate")
-            assert report.read_run(str(run)).details == first.details
+            patch.delattr(report_run.evaluator, "evaluate")
+            assert report_run.read_run(str(run)).details == first.details
         (run / "eval_0" / "details-2.json").unlink()
