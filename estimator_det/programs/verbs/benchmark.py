@@ -16,7 +16,7 @@ FOLDER = "benchmark"  # in the folder of the export
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="PATH", help="folder of an export, or one of the models in it"
+        "model", metavar="EXPORT", help="folder of an export, or one of the models in it"
     )
     text = "TFRecord files, for images and the mAP; may be repeated"
     add_options(parser, str, {"--data PATTERN": text}, action="append", required=True)
