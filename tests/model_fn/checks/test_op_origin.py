@@ -13,6 +13,8 @@ from model_fn.checks import op_origin
 from tests.detectors.two_stage import configs as two_stage_configs
 from tests.model_fn.checks.small import small_config
 
+pytestmark = pytest.mark.optimized  # operations know the lines that built them
+
 LOSS = "model.ssd.loss"
 REGISTRIES = list(CHOOSERS.values())
 MINER = "hard_example_miner {}"

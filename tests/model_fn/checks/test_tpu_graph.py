@@ -83,6 +83,7 @@ def test_what_else_is_static(ssd):
          ["image is [2, ?, ?, 3]"]),
     ],
 )  # fmt: skip
+@pytest.mark.optimized  # operations know the lines that built them
 @pytest.mark.usefixtures("small_network")
 def test_one_unfit_part_is_named(ssd, field, operations):
     config = a_config()
