@@ -126,7 +126,6 @@ def _results_folder(
     from estimator_det import files
     from estimator_det.compat import tf
     from model_fn.evaluation.readers import OTHER_SETTINGS
-    from model_fn.runs.options import FLOAT32
 
     checkpoint = options.model_dir
     is_folder = options.continuous or tf.io.gfile.isdir(checkpoint)
@@ -140,8 +139,6 @@ def _results_folder(
     if options.eval_training_data:
         fields.append("train_input_reader")
     changes = [name for name in fields if getattr(config, name) != getattr(run_config, name)]
-    if options.precision not in (None, FLOAT32):
-        changes.append("precision")
     if os.path.relpath(run, folder).startswith(os.pardir):
         changes.append("checkpoint")
     if not changes:
