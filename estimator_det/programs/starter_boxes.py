@@ -36,6 +36,8 @@ GOOD_EPOCHS = 200  # passes over the data after which a small network from scrat
 # than a size at which a class cannot be found.
 FEW_EPOCHS = 10
 NUM_SHOWN = 5
+# Text of a `feature_extractor` -> sizes of its maps: building a network takes seconds.
+KnownSizes = Dict[str, MapSizes]
 
 
 class SizeLimits(NamedTuple):
@@ -83,11 +85,12 @@ def fit_boxes(
             many boxes match none of them.
     """
     sample = _sample(columns)
+    known: KnownSizes = {}
     fits: Dict[int, Optional[Fit]] = {}
 
     def at(size: int) -> Optional[Fit]:
         if size not in fits:
-            fits[size] = fit(_resized(draft.config, size), sample, has_heads=has_heads)
+            fits[size] = fit(_resized(draft.config, size), sample, known, has_heads=has_heads)
         return fits[size]
 
     resizer = model_part(draft.config).image_resizer
@@ -99,7 +102,7 @@ def fit_boxes(
         draft.config = _resized(draft.config, size)
         if reason:
             draft.reasons[f"{draft.model_path}.image_resizer"] = reason
-    chosen = fit(draft.config, columns, has_heads=has_heads)
+    chosen = fit(draft.config, columns, known, has_heads=has_heads)
     if chosen is None:  # CenterNet
         size = resizer.fixed_shape_resizer
         small = small_classes(columns, (size.height, size.width), CENTER_NET_STRIDE)
@@ -209,11 +212,17 @@ def _unmatched(coverage: Coverage) -> Dict[int, float]:
 
 
 def fit(
-    config: pipeline_pb2.TrainEvalPipelineConfig, columns: Columns, *, has_heads: bool
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    columns: Columns,
+    known: KnownSizes,
+    *,
+    has_heads: bool,
 ) -> Optional[Fit]:
-    """Anchors that follow from the data, if they fit its boxes better; None without anchors."""
-    map_sizes: MapSizes = {}
-    present = _coverage(config, columns, map_sizes)
+    """Anchors that follow from the data, if they fit its boxes better; None without anchors.
+
+    Adds to `known` the sizes of feature maps that it has to find out.
+    """
+    present = _coverage(config, columns, known)
     if present is None:
         return None
     best = Fit(config, present)
@@ -223,12 +232,12 @@ def fit(
         return best._replace(reason=reason)
     for sides in _ranges_of_sides(columns):
         changed = _with_anchors(config, columns, sides)
-        candidate = Fit(changed, _coverage(changed, columns, map_sizes) or present)
+        candidate = Fit(changed, _coverage(changed, columns, known) or present)
         best = candidate if _is_better(candidate, best) else best
         finer = _finer(candidate) if candidate.excess else None
         if finer is not None:
             changed = _with_anchors(finer, columns, sides)
-            candidate = Fit(changed, _coverage(changed, columns, {}) or present)
+            candidate = Fit(changed, _coverage(changed, columns, known) or present)
             best = candidate if _is_better(candidate, best) else best
     if best.config is config:
         return best
@@ -240,8 +249,9 @@ def fit(
 
 
 def _coverage(
-    config: pipeline_pb2.TrainEvalPipelineConfig, columns: Columns, map_sizes: MapSizes
+    config: pipeline_pb2.TrainEvalPipelineConfig, columns: Columns, known: KnownSizes
 ) -> Optional[Coverage]:
+    map_sizes = known.setdefault(str(model_part(config).feature_extractor), {})
     return data_check.coverage_of(config, columns, progress=False, map_sizes=map_sizes)
 
 

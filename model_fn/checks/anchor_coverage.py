@@ -259,13 +259,12 @@ def _anchors_of_maps(
 def _sizes_of_maps(
     detector: Any, height: int, width: int, num_channels: int
 ) -> List[Tuple[int, int]]:
-    """Builds the network to get its feature maps; runs nothing."""
-    with tf.Graph().as_default():
+    """Builds the network below its heads to get its feature maps; runs nothing."""
+    with tf.Graph().as_default(), tf1.variable_scope("Sizes", reuse=tf1.AUTO_REUSE):
         image = tf1.placeholder(tf.float32, [1, height, width, num_channels])
         if detector.preprocess.resizer.grayscale:
             image = image[..., :1]
-        predictions = detector.predict(image, tf.constant([[height, width, num_channels]]))
-        return [tuple(maps.shape[1:3].as_list()) for maps in predictions.feature_maps]
+        return [tuple(maps.shape[1:3].as_list()) for maps in detector.extractor.extract(image)]
 
 
 def _distinct(shapes: List[np.ndarray]) -> np.ndarray:

@@ -266,7 +266,7 @@ def test_anchors_follow_from_elongated_boxes(model, small_network):
     extents = generator.uniform([0.03, 0.3], [0.06, 0.5], [40, 2])  # wide and low
     columns = columns_of(np.concatenate([corners, corners + extents], axis=1).tolist())
     before = data_check.coverage_of(config, columns, progress=False)
-    after = starter_boxes.fit(config, columns, has_heads=False)
+    after = starter_boxes.fit(config, columns, {}, has_heads=False)
     assert after.coverage.best_iou.mean() > before.best_iou.mean() + 0.1
     assert f"{after.coverage.best_iou.mean():.2f} on average" in after.reason
     if model == "ssd_mobilenet_v1":
@@ -274,9 +274,9 @@ def test_anchors_follow_from_elongated_boxes(model, small_network):
         large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 1000, num_images=1000)
         both = join([large, columns._replace(class_ids=columns.class_ids + 1)])
         assert (both.class_ids == 2).mean() < starter_boxes.MANY_UNMATCHED
-        kept = starter_boxes.fit(config, large, has_heads=True)
+        kept = starter_boxes.fit(config, large, {}, has_heads=True)
         assert (kept.config, kept.reason[:5]) == (config, "Those")
-        assert not starter_boxes.fit(config, both, has_heads=True).reason.startswith("Those")
+        assert not starter_boxes.fit(config, both, {}, has_heads=True).reason.startswith("Those")
 
 
 RARE = {1: "common", 2: "rare"}
@@ -359,7 +359,7 @@ def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
     config = pipeline.apply_overrides(config_of("ssd_mobilenet_v1_fpnlite"), changes)
     corners = np.random.default_rng(0).uniform(0.0, 0.9, [40, 2])
     columns = columns_of(np.concatenate([corners, corners + 0.04], axis=1).tolist())
-    fit = starter_boxes.fit(config, columns, has_heads=False)
+    fit = starter_boxes.fit(config, columns, {}, has_heads=False)
     levels = fit.config.model.ssd.feature_extractor.fpn
     anchors = fit.config.model.ssd.anchor_generator.multiscale_anchor_generator
     assert (levels.min_level, levels.max_level) == (2, 6)
