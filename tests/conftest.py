@@ -16,7 +16,6 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
 
 import numpy as np
 import pytest
-from tensorflow.python.framework import ops
 from tensorflow.python.util import tf_stack
 
 try:
@@ -37,7 +36,6 @@ PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 ORIGINALS = tuple(
     (target, name, getattr(target, name))
     for target, name in (
-        (ops, "executing_eagerly_outside_functions"),
         (tf1.Session, "__init__"),
         (tf.data, "Options"),
         (tf_stack, "extract_stack"),
@@ -119,7 +117,6 @@ def quicken(patch: pytest.MonkeyPatch) -> None:
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     make, make_options = tf1.Session.__init__, tf.data.Options
-    runs_eagerly_outside = ops.executing_eagerly_outside_functions
 
     def make_quick(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         quick = tf1.ConfigProto()
@@ -132,17 +129,6 @@ def quicken(patch: pytest.MonkeyPatch) -> None:
         options.experimental_optimization.apply_default_optimizations = False
         return options
 
-    def quick_runs_eagerly_outside() -> bool:
-        """The same answer: a graph that is no function has nothing eager around it.
-
-        TensorFlow asks some twenty times for each variable, an eighth of the time to build a graph.
-        """
-        is_plain_graph = (
-            not tf.executing_eagerly() and not tf1.get_default_graph().building_function
-        )
-        return False if is_plain_graph else runs_eagerly_outside()
-
-    patch.setattr(ops, "executing_eagerly_outside_functions", quick_runs_eagerly_outside)
     patch.setattr(tf1.Session, "__init__", make_quick)
     patch.setattr(tf.data, "Options", make_quick_options)
     # The stack of each operation takes a tenth of the time to build a graph.

@@ -5,9 +5,9 @@ with patches for newer TensorFlows; the TF1 namespaces `estimator` and `tpu_esti
 functions that need internals of TensorFlow.
 
 Modules: `versions` defines the supported versions and the necessary switches of TensorFlow 2;
-`patches` adds what each version lacks; `removed` contains modules that newer versions removed and
-Estimator still imports; `private` is for parts without a public interface, `replicas` and
-`coordination` are for loops of `tf.distribute`.
+`patches` adds what each version lacks; `building` makes TensorFlow build graphs faster; `removed`
+contains modules that newer versions removed and Estimator still imports; `private` is for parts
+without a public interface, `replicas` and `coordination` are for loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.
@@ -24,7 +24,7 @@ from estimator_det.compat import versions
 # First, because the other modules import TensorFlow without a check of its version.
 tf: Any = versions.import_tensorflow()
 
-from estimator_det.compat import patches
+from estimator_det.compat import building, patches
 from estimator_det.compat.coordination import WorkerPool, iterator_spec
 from estimator_det.compat.patches import keras_initializer, track_tf1_style_variables
 from estimator_det.compat.private import num_tpu_shards, quick_callable, registered_kernels
@@ -38,6 +38,7 @@ from estimator_det.compat.replicas import (
 )
 from estimator_det.compat.versions import require_v2_behavior
 
+building.apply()
 patches.apply_needed()
 if estimator_det.is_program:
     patches.hide_deprecations()

@@ -1,7 +1,7 @@
 """Additions to TensorFlow that tf-slim 1.1.0 and tensorflow-estimator 2.15.0 need.
 
 Both are the last releases of packages that import TensorFlow's internals. A patch is applied only
-if its addition is missing. One more makes networks of tf-slim build faster.
+if its addition is missing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import warnings
 from typing import Any, Callable, List
 
 import tensorflow as tf
-from tensorflow.python.keras.utils import version_utils as _version_utils
 from tensorflow.python.layers import normalization as _normalization
 from tensorflow.python.util import lazy_loader as _lazy_loader
 from tensorflow.python.util import tf_export as _tf_export
@@ -69,26 +68,8 @@ def _find_legacy_batch_norm() -> None:
         )
 
 
-def _keep_bases_of_layers() -> None:
-    """Sets the bases of a layer's class only if they change.
-
-    For each layer that it makes, Keras chooses between its classes for graphs and for eager code
-    again. Python then forgets what it knows of the class and of all that derive from it: a twelfth
-    of the time to build a network.
-    """
-    swap = _version_utils.swap_class
-
-    def swap_if_needed(cls: Any, v2_cls: Any, v1_cls: Any, use_v2: bool) -> Any:
-        # The class for graphs derives from the class for eager code.
-        is_right = issubclass(cls, v1_cls) != use_v2 and cls not in (v1_cls, v2_cls)
-        return cls if is_right else swap(cls, v2_cls, v1_cls, use_v2)
-
-    _version_utils.swap_class = swap_if_needed
-
-
 def apply_needed() -> None:
-    """Adds what this TensorFlow lacks; parts that it still has give the same results."""
-    _keep_bases_of_layers()
+    """Adds what this TensorFlow lacks; parts that it still has are never replaced."""
     # From 2.13 on, for tf-slim: parts that moved to other modules.
     _add_names(
         "tensorflow.python.ops.control_flow_ops",

@@ -45,13 +45,3 @@ def test_import_of_the_library_is_quiet_and_changes_nothing_global():
     environment = {"TF_CPP_MIN_LOG_LEVEL": "3", "PATH": ""}
     done = run_python("-W", "error::UserWarning", "-c", STATE, env=environment)
     assert (done.returncode, messages(done)) == (0, ["mine"])
-
-
-def test_a_layer_has_the_class_for_graphs_in_graphs_alone():
-    from tensorflow.python.keras.engine.base_layer_v1 import Layer
-    from tensorflow.python.keras.layers.core import Dense
-
-    for _ in range(2):
-        assert not isinstance(Dense(1), Layer)
-        with tf.Graph().as_default():
-            assert isinstance(Dense(1), Layer)
