@@ -45,8 +45,8 @@ from tests.detectors.two_stage import configs as two_stage
 CONFIG = pipeline_pb2.TrainEvalPipelineConfig
 PRODUCT = tuple(f"{ROOT / room}/" for room in ("estimator_det", "inputs", "model_fn"))
 CHECKS_OF_ALL_FIELDS = ("is_set_to_non_default", "check_use", "_check_numbers")
-# Fields that clusters, TPUs and `estimator-det evaluate` alone read, and some that rules compare with
-# others.
+# Fields that clusters, TPUs and `estimator-det evaluate` alone read, and some that rules compare
+# with others.
 ELSEWHERE = {
     "EvalConfig.tiles",
     "Tiles.overlap",

@@ -264,7 +264,9 @@ def test_refused(overrides, message):
         make_detector(configs.small_config(overrides), is_training=True)
 
 
-@pytest.mark.parametrize("overrides", ["", RFCN], ids=["crops", "rfcn"])
+@pytest.mark.parametrize(
+    "overrides", ["", pytest.param(RFCN, marks=pytest.mark.exhaustive)], ids=["crops", "rfcn"]
+)
 def test_size_of_the_graph_does_not_depend_on_the_batch(overrides):
     sizes = []
     detector = configs.small_detector(f"num_classes: 90 {overrides}", is_training=False)

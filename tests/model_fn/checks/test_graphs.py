@@ -61,7 +61,6 @@ def test_warm_start_is_told_and_checked(tmp_path, builds_only):
     for assignments, message in (
         ([*from_it, "train_config.min_restored_share=0.5"], "less than"),
         ([from_it[0], "train_config.fine_tune_checkpoint_type=classification"], "no variable"),
-        (["train_config.fine_tune_checkpoint=gone/model.ckpt", kind], "no checkpoint"),
     ):
         examined = graphs.examine(small_config(*assignments))
         (problem,) = examined.problems

@@ -156,10 +156,10 @@ def test_lost_variables_without_progress_end_the_run(readers, tmp_path, monkeypa
 
 def test_lost_variables_with_progress_do_not(readers, tmp_path, monkeypatch, pauses):
     attempts: List[int] = []
-    _lose(monkeypatch, attempts, until_step=8, gain=1)
-    fake.train(tmp_path, 10)
-    assert attempts == list(range(9))
-    assert checkpoints.trained_steps(tmp_path) == 10
+    _lose(monkeypatch, attempts, until_step=6, gain=1)
+    fake.train(tmp_path, 8)
+    assert attempts == list(range(7))
+    assert checkpoints.trained_steps(tmp_path) == 8
 
 
 def test_the_first_cause_counts():

@@ -150,7 +150,7 @@ _MOMENTS = {
 @pytest.mark.parametrize(
     "moment",
     [
-        "before the line",
+        pytest.param("before the line", marks=pytest.mark.exhaustive),
         pytest.param("within the copy", marks=pytest.mark.exhaustive),
         "before the export",
     ],

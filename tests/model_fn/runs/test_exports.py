@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import logging
 import pathlib
 from typing import Any
 
 from estimator_det.compat import tf
 from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import score_thresholds
-from model_fn.model_fn import create_model_fn
 from model_fn.runs import exports, runner
-from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions
 from model_fn.serving import saved_model
 from tests.model_fn import fake
@@ -42,25 +39,6 @@ def test_exports_carry_the_label_map(readers, tmp_path):
         assert [row.name for row in thresholds.classes] == ["cat", "cow"]
         predictor = SavedModelDetector(str(model_dir / "export" / name))
         assert [predictor.name(class_id) for class_id in (1, 2, 3)] == ["cat", "2", "cow"]
-
-
-def test_an_export_does_not_fail_for_its_label_map(readers, tmp_path, caplog):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "no_text").write_bytes(b"\xff\xff")
-    (tmp_path / "no_label_map").write_text("item {")
-    model_dir = str(tmp_path / "model")
-    trained = make_estimator(
-        create_model_fn(fake.pipeline_config()), model_dir, save_checkpoints_steps=1
-    )
-    trained.train(fake.train_input_fn, max_steps=1)
-    for name in ("missing", "folder", "no_text", "no_label_map"):
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, saved_model.__name__):
-            context = fake.run_context(model_dir, _with_label_map(tmp_path / name))
-            exported = exports.export(context, trained, "best")
-        (warning,) = (record for record in caplog.records if record.name == saved_model.__name__)
-        assert f"without the label map {tmp_path / name}: " in warning.getMessage()
-        assert SavedModelDetector(exported).class_names == {}
 
 
 def test_the_two_newest_exports_stay(tmp_path, monkeypatch):

@@ -42,3 +42,16 @@ def test_label_map_of_an_export(tmp_path, caplog):
     # Looking for one is silent; a training's export tells that the one it should carry is missing.
     (warning,) = caplog.records
     assert f"without the label map {missing}: " in warning.getMessage()
+
+
+def test_a_label_map_that_cannot_be_read_is_left_out_of_an_export(tmp_path, caplog):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "no_text").write_bytes(b"\xff\xff")
+    (tmp_path / "no_label_map").write_text("item {")
+    config = fake.pipeline_config()
+    for name in ("folder", "no_text", "no_label_map"):
+        caplog.clear()
+        config.eval_input_reader[0].label_map_path = str(tmp_path / name)
+        assert saved_model.find_readable_label_map(config) is None
+        (warning,) = caplog.records
+        assert f"without the label map {tmp_path / name}: " in warning.getMessage()

@@ -71,8 +71,8 @@ def _gradients(
     ("activation", "is_training", "dtype"),
     [
         ("relu", True, tf.float32),
-        ("relu", False, tf.float32),
-        ("relu6", True, tf.float32),
+        pytest.param("relu", False, tf.float32, marks=pytest.mark.exhaustive),
+        pytest.param("relu6", True, tf.float32, marks=pytest.mark.exhaustive),
         ("relu6", False, tf.float32),
         ("relu6", True, tf.bfloat16),
         ("folded", False, tf.float32),
