@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import ctypes
+import math
 import multiprocessing
 import os
+import pathlib
 import re
 import signal
 import threading
@@ -17,22 +19,29 @@ from estimator_det.errors import RunError
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
+# A container has its limits there, in version 2 of cgroups.
+_LIMITS = pathlib.Path("/sys/fs/cgroup")
 _ARENA_MAX = -8  # a constant in <malloc.h>
 _ARENAS = 2
 _ALLOCATOR = re.compile(r"lib((?:tc|je|mi)malloc)")
 
 
 def available_cpus() -> int:
-    """CPUs that this process may use; a container may have fewer than its machine."""
-    return len(os.sched_getaffinity(0))
+    """CPUs that this process may use, or fewer by the limit of its container, rounded up."""
+    cpus = len(os.sched_getaffinity(0))
+    try:
+        # Microseconds of processor time that all processes may use in each period.
+        quota, period = map(int, (_LIMITS / "cpu.max").read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # No such limit, or it says "max".
+        return cpus
+    return min(cpus, math.ceil(quota / period))
 
 
 def available_memory() -> int:
     """Bytes of memory of this machine, or fewer by the limit of its container."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as file:
-            return min(physical, int(file.read()))
+        return min(physical, int((_LIMITS / "memory.max").read_text(encoding="ascii")))
     except (OSError, ValueError):  # No such limit, or it says "max".
         return physical
 

@@ -41,3 +41,23 @@ def test_what_the_environment_sets_is_left(monkeypatch):
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     machine.share_freed_memory()
     assert opened == []
+
+
+@pytest.mark.parametrize(
+    "limit, expected",
+    [("max 100000", 8), ("150000 100000", 2), ("20000 100000", 1), ("1600000 100000", 8)],
+)
+def test_a_container_has_fewer_cpus_than_its_machine(tmp_path, monkeypatch, limit, expected):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(machine, "_LIMITS", tmp_path)
+    assert machine.available_cpus() == 8, "no limit"
+    (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    assert machine.available_cpus() == expected
+
+
+def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_LIMITS", tmp_path)
+    physical = machine.available_memory()
+    for limit, expected in (("max", physical), ("1048576", 1 << 20), (str(1 << 62), physical)):
+        (tmp_path / "memory.max").write_text(f"{limit}\n")
+        assert machine.available_memory() == expected

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import os
 import re
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
+from inputs.machine import available_cpus
 
 SUMMARY = "Serves a detector over HTTP, with a page to try it on photos"
 EXAMPLE = "exported --port 8501"
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--max_batch", 8, "images that run at once at most"),
         ("--max_wait_ms", 5, "milliseconds that an image waits for others"),
         ("--max_queue", 64, "requests under way at once; further ones get status 503"),
-        ("--threads", os.cpu_count() or 1, "images that are decoded at once"),
+        ("--threads", available_cpus(), "images that are decoded at once"),
         ("--max_megapixels", 24, "the largest image"),
         ("--max_mib", 16, "the largest request"),
     ):
