@@ -35,7 +35,7 @@ CALIBRATION = """model { ssd { post_processing { calibration_config {
 } } } }"""
 BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(
-    r"^ *(?:TF_CONFIG=.*\" |docker run .* --entrypoint estimator-det )?"
+    r"^ *(?:TF_CONFIG=.*\" |docker run --rm )?"
     r"((?:estimator-det|python -m estimator_det\.model_main) .*?)(?: > .*)?$",
     re.MULTILINE,
 )
