@@ -13,6 +13,7 @@ import pytest
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors.base import Groundtruth, make_detector
+from estimator_det.detectors.center_net.center_net import CenterNetPredictions
 from estimator_det.detectors.center_net.keypoints import SCORE_DISTANCE_RATIO, Refinement, refine
 from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
@@ -59,9 +60,9 @@ BOXES = [[0.1, 0.1, 0.6, 0.5], [0.5, 0.6, 0.9, 0.95]]
 POINTS = [[[0.15, 0.3], [0.3, 0.15], [0.32, 0.45]], np.zeros([0, 2])]
 
 
-def predictions_of(detector, maps):
-    images = tf.zeros([1, SIDE, SIDE, 3])
-    return detector.predict(images)._replace(maps=maps)
+def predictions_of(maps):
+    images, features = tf.zeros([1, SIDE, SIDE, 3]), tf.zeros([1, MAP, MAP, 1])
+    return CenterNetPredictions(images, tf.constant([[SIDE, SIDE, 3]]), (features,), maps)
 
 
 def test_perfect_maps_have_little_loss_and_others_more():
@@ -77,14 +78,14 @@ def test_perfect_maps_have_little_loss_and_others_more():
             valid=tf.constant([[True, True]]),
             keypoints=tf.constant(points),
         )
-        right = detector.loss(predictions_of(detector, maps), groundtruth)
+        right = detector.loss(predictions_of(maps), groundtruth)
         shifted = {
             name: tuple(tf.roll(each, 1, axis=2) for each in values)
             for name, values in maps.items()
         }
-        wrong = detector.loss(predictions_of(detector, shifted), groundtruth)
+        wrong = detector.loss(predictions_of(shifted), groundtruth)
         none = detector.loss(
-            predictions_of(detector, maps),
+            predictions_of(maps),
             groundtruth._replace(valid=tf.constant([[False, False]])),
         )
         right, wrong, none = evaluate([right, wrong, none])
@@ -148,7 +149,7 @@ def detections_of(boxes, classes, keypoints, text="", **task):
         for name, value in task.items():
             setattr(config.center_net.keypoint_estimation_task[0], name, value)
         detector, maps = perfect(config, boxes, classes, keypoints)
-        return evaluate(detector.postprocess(predictions_of(detector, maps)).to_dict())
+        return evaluate(detector.postprocess(predictions_of(maps)).to_dict())
 
 
 def test_overlapping_objects_are_suppressed_only_if_the_configuration_says_so():
@@ -175,7 +176,7 @@ def test_scores_are_calibrated_class_by_class():
             detector, maps = perfect(small_config(each), BOXES, [0, 1], POINTS)
             (logits,) = maps["object_center"]
             maps["object_center"] = (tf.where(logits > 0.0, logits, -200.0),)
-            results.append(evaluate(detector.postprocess(predictions_of(detector, maps)).to_dict()))
+            results.append(evaluate(detector.postprocess(predictions_of(maps)).to_dict()))
     plain, found = results
     assert sorted(plain["detection_classes"][0][:2]) == [0, 1]
     calibrated = np.where(found["detection_classes"][0] == 1, 1 / (1 + np.exp(5 - 9)), 0.9)

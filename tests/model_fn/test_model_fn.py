@@ -59,7 +59,7 @@ def test_tpu_spec_is_always_built_and_left_alone_on_tpu():
         assert isinstance(spec, tpu_estimator.TPUEstimatorSpec)
 
 
-@pytest.mark.parametrize("inplace", ["true", "false"])
+@pytest.mark.parametrize("inplace", [pytest.param("true", marks=pytest.mark.exhaustive), "false"])
 def test_statistics_of_batch_norm_move_in_both_modes(inplace):
     run = _train(f"model {{ ssd {{ inplace_batchnorm_update: {inplace} }} }}")
     assert set(STATISTICS) <= set(_moved(run))
@@ -169,7 +169,7 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path):
     assert (image.image.height, image.image.width) == (fake.SIZE, 2 * fake.SIZE)
 
 
-@pytest.mark.parametrize("averages", ["true", "false"])
+@pytest.mark.parametrize("averages", ["true", pytest.param("false", marks=pytest.mark.exhaustive)])
 def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
     text = f"eval_config {{ use_moving_averages: {averages} }} train_config {{ optimizer {{"
     config = fake.pipeline_config(text + " use_moving_average: true moving_average_decay: 0.9 } }")

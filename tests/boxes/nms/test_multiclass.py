@@ -220,30 +220,6 @@ def test_static_suppression_gives_what_the_other_gives(
             np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("soft_sigma", [0.0, 0.3])
-def test_static_suppression_leaves_no_dimension_open(soft_sigma):
-    with tf.Graph().as_default() as graph:
-        options = multiclass.NmsOptions(0.2, 0.4, 7, 25, soft_sigma=soft_sigma, static_shapes=True)
-        multiclass.multiclass_nms(
-            tf.compat.v1.placeholder(tf.float32, [2, 60, 1, 4]),
-            tf.compat.v1.placeholder(tf.float32, [2, 60, 5]),
-            options,
-            tf.compat.v1.placeholder(tf.float32, [2, 4]),
-        )
-        definitions = [graph, *(graph._get_function(name).graph for name in graph._functions)]
-        open_ones = [
-            tensor
-            for definition in definitions
-            for operation in definition.get_operations()
-            for tensor in operation.outputs
-            if operation.type != "Placeholder"  # that of a function is what the caller gives
-            and tensor.dtype not in (tf.resource, tf.variant)
-            and not tensor.shape.is_fully_defined()
-        ]
-        assert len(definitions) == (3 if soft_sigma else 5)
-        assert open_ones == []
-
-
 def _boxes(*rows: list) -> np.ndarray:
     """Boxes of one image, shared by all classes: float32 [1, A, 1, 4]."""
     return np.float32([[[row] for row in rows]])

@@ -72,10 +72,11 @@ def test_what_else_is_static(ssd):
             "model.ssd.loss.hard_example_miner",
             ["StatelessWhile", "(estimator_det/losses/mining.py:", "in _close_pairs)"],
         ),
-        (
+        pytest.param(
             "loss { hard_example_miner { iou_threshold: 0.6 num_hard_examples: 64 } }",
             "model.ssd.loss.hard_example_miner",
             ["NonMaxSuppressionV3", "unknown shape, [?]", "in suppress_image)"],
+            marks=pytest.mark.exhaustive,
         ),
         ("matcher { bipartite_matcher {} }", "model.ssd.matcher.bipartite_matcher",
          ["unknown shape", "(estimator_det/boxes/matching.py:", "in take_best)"]),
