@@ -12,10 +12,8 @@ from estimator_det.protos import eval_pb2
 from model_fn.evaluation.metrics import EvaluatedBatch, make_metrics
 from model_fn.evaluation.metrics.average_precision import ApOptions, AveragePrecision
 from model_fn.evaluation.metrics.base import Metrics
-from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 from model_fn.evaluation.metrics.coco_panoptic import CocoPanopticMetrics
 from model_fn.evaluation.metrics.lvis import LvisBoxMetrics
-from tests.conftest import golden_component
 from tests.model_fn.evaluation.metrics.golden import (
     ARRAYS,
     CASES,
@@ -168,43 +166,6 @@ def test_values(name):
         _check(results, expected)
     if "edge" not in name:  # There, the reference leaves out categories that do not occur.
         assert set(results) == set(RESULTS[name])
-
-
-# Case of the component's numbers -> options, None for COCO, and the fields of groundtruth.
-COMPONENT: Dict[str, Any] = {
-    "pascal": (ApOptions("PascalBoxes_", ignores_difficult=True), ["difficult"]),
-    "pascal_nodifficult": (ApOptions("PascalBoxes_"), []),
-    "pascal_masks": (ApOptions("PascalMasks_", uses_masks=True), ["masks"]),
-    "weighted_pascal": (
-        ApOptions("WeightedPascalBoxes_", ignores_difficult=True, is_weighted=True), ["difficult"],
-    ),
-    "open_images_v2": (ApOptions("OpenImagesV2_", group_of_weight=0.0), ["group_of"]),
-    "open_images_v2_gw1": (ApOptions("OpenImagesV2_", group_of_weight=1.0), ["group_of"]),
-    "open_images_challenge": (
-        ApOptions("OpenImagesDetectionChallenge_", group_of_weight=1.0, of_labeled_classes=True),
-        ["group_of", "image_classes"],
-    ),
-    "precision_at_recall": (
-        ApOptions("PrecisionAtRecallBoxes_", ignores_difficult=True, recall_range=(0.0, 0.5)), [],
-    ),
-    "coco": (None, []),
-    "coco_crowd": (None, ["crowd"]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", COMPONENT)
-def test_values_of_the_component(case):
-    settings, arrays = golden_component("metrics")
-    options, given = COMPONENT[case]
-    images = [f"img{k}" for k in range(6)]
-    metrics: Any = CocoBoxMetrics(CATEGORIES)
-    if options is not None:
-        images = [f"mask{k}" for k in range(3)] if options.uses_masks else images
-        metrics = AveragePrecision(CATEGORIES, options)
-    metrics.add(make_batch(images, given, [], arrays))
-    results = metrics.results()
-    assert set(results) == set(settings["results"][case])
-    _check(results, settings["results"][case])
 
 
 def test_all_sets_in_one_pass():
