@@ -100,22 +100,19 @@ def test_data_are_shuffled_with_seed_0(tmp_path):
     assert {tuple(sorted(order)) for order in numbers} == {tuple(range(9))}
 
 
-def test_the_loop_starts_at_random_values_that_the_seed_repeats(tmp_path):
-    config = fake.pipeline_config(AVERAGED)
-    for name in ("first", "second"):
-        _train(tmp_path / name, config, 1)
-    first, second = (stored(str(tmp_path / name / "model.ckpt-0")) for name in ("first", "second"))
-    assert_same(first, second)
-    weights = first["BoxPredictor/All/weights"]
+def test_the_loop_starts_at_random_values(tmp_path):
+    _train(tmp_path, fake.pipeline_config(AVERAGED), 1)
+    start = stored(str(tmp_path / "model.ckpt-0"))
+    weights = start["BoxPredictor/All/weights"]
     assert len(np.unique(weights)) == weights.size
     np.testing.assert_array_equal(
-        first["BoxPredictor/All/weights/ExponentialMovingAverage"], weights
+        start["BoxPredictor/All/weights/ExponentialMovingAverage"], weights
     )
-    assert (first["FeatureExtractor/BatchNorm/moving_variance"] == 1).all()
+    assert (start["FeatureExtractor/BatchNorm/moving_variance"] == 1).all()
 
 
-def test_the_loop_fine_tunes(tmp_path):
-    source = _train(tmp_path / "source", fake.pipeline_config(), 2)
+def test_the_loop_fine_tunes_what_an_estimator_trained(tmp_path):
+    source = _train(tmp_path / "source", fake.pipeline_config(), 1, loop=None)
     text = (
         f"train_config {{ fine_tune_checkpoint: '{tmp_path / 'source'}'"
         " fine_tune_checkpoint_type: 'detection' }"
@@ -127,6 +124,20 @@ def test_the_loop_fine_tunes(tmp_path):
     averages = start["BoxPredictor/All/weights/ExponentialMovingAverage"]
     np.testing.assert_array_equal(averages, source["BoxPredictor/All/weights"])
     assert start["global_step"] == 0
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, np.ndarray]:
+    """What three steps with frozen batch norm end at."""
+    with pytest.MonkeyPatch.context() as patch:
+        _install(patch)
+        return _train(tmp_path_factory.mktemp("plain"), _frozen(), 3)
+
+
+def _frozen() -> Any:
+    config = fake.pipeline_config()
+    config.model.ssd.freeze_batchnorm = True
+    return config
 
 
 def _poisoned(number: int) -> Any:
@@ -144,19 +155,18 @@ def _poisoned(number: int) -> Any:
     return input_fn
 
 
-def test_a_step_that_is_not_finite_changes_nothing(tmp_path, monkeypatch):
-    _train(tmp_path, fake.pipeline_config(), 2)
+def test_a_step_that_is_not_finite_changes_nothing(tmp_path, plain, monkeypatch):
     monkeypatch.setattr(
-        input_pipeline, "build_train_input_fn", lambda *_, **__: _poisoned(number=2)
+        input_pipeline, "build_train_input_fn", lambda *_, **__: _poisoned(number=3)
     )
     monkeypatch.setattr(training_run.DataCursorHook, "after_step", lambda *_: None)
-    with pytest.raises(NotFiniteLossError, match="step 3: not finite: Loss/localization_loss"):
-        _train(tmp_path / "bad", fake.pipeline_config(), 4, LoopOptions(steps_per_call=4))
-    folder = tmp_path / "bad" / "faults" / "bad_step-3"
-    assert_same(stored(str(folder / CHECKPOINT)), stored(str(tmp_path / "model.ckpt-2")))
+    with pytest.raises(NotFiniteLossError, match="step 4: not finite: Loss/localization_loss"):
+        _train(tmp_path, _frozen(), 6, LoopOptions(steps_per_call=6))
+    folder = tmp_path / "faults" / "bad_step-4"
+    assert_same(stored(str(folder / CHECKPOINT)), plain)
     with np.load(folder / BATCH_FILE) as batch:
         assert np.isnan(batch["features/image"]).all()
-    assert _reports(tmp_path / "bad")[-1]["step"] == 3
+    assert _reports(tmp_path)[-1]["step"] == 4
 
 
 def test_data_that_end_within_a_call(tmp_path, monkeypatch, caplog):
@@ -205,29 +215,6 @@ def test_a_signal_ends_a_call_of_several_steps(tmp_path, capfd):
         _train(tmp_path, fake.pipeline_config(), 9, LoopOptions(steps_per_call=4), hooks=[hook])
 
 
-def test_the_input_wait_is_that_of_all_steps_of_a_call(tmp_path, monkeypatch):
-    # A step waits for 10 s, and a call of 4 steps takes 80 s.
-    monkeypatch.setattr(step, "measure_input_wait", lambda batch: tf.constant(10.0, tf.float64))
-    clock = itertools.count(0.0, 80.0)
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    _train(tmp_path, fake.pipeline_config(), 8, LoopOptions(steps_per_call=4), progress_steps=4)
-    assert [each.get("input_wait_share") for each in _reports(tmp_path)] == [None, 0.5]
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Dict[str, np.ndarray]:
-    """What three steps with frozen batch norm end at."""
-    with pytest.MonkeyPatch.context() as patch:
-        _install(patch)
-        return _train(tmp_path_factory.mktemp("plain"), _frozen(), 3)
-
-
-def _frozen() -> Any:
-    config = fake.pipeline_config()
-    config.model.ssd.freeze_batchnorm = True
-    return config
-
-
 @pytest.mark.parametrize(
     "loop",
     [
@@ -243,7 +230,11 @@ def test_other_ways_to_the_same_steps(tmp_path, plain, loop):
     assert {count for _, count in counts} == {2.0 / loop.accumulate_steps}
 
 
-def test_checkpoints_and_positions_in_the_middle_of_a_call(tmp_path, monkeypatch):
+def test_checkpoints_end_calls_whose_steps_and_waits_count(tmp_path, monkeypatch):
+    # A step waits for 10 s, and a call takes 80 s.
+    monkeypatch.setattr(step, "measure_input_wait", lambda batch: tf.constant(10.0, tf.float64))
+    clock = itertools.count(0.0, 80.0)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
     second = int(first_stream_index(1, tf.constant(0, tf.int64)))
 
     def make_input_fn(*_: Any, cursor: Any = None, **__: Any) -> Any:
@@ -261,7 +252,8 @@ def test_checkpoints_and_positions_in_the_middle_of_a_call(tmp_path, monkeypatch
     _train(tmp_path, fake.pipeline_config(), 7, loop, checkpoints=saving, progress_steps=1)
     steps = [int(path.stem.split("-")[1]) for path in tmp_path.glob("model.ckpt-*.index")]
     assert sorted(steps) == [0, 3, 6, 7]
-    assert [each["step"] for each in _reports(tmp_path)] == [3, 4, 6, 7]
+    reports = [(each["step"], each.get("input_wait_share")) for each in _reports(tmp_path)]
+    assert reports == [(3, None), (4, 1 / 8), (6, 2 / 8), (7, 1 / 8)]
     # Even batches are of the first stream, odd ones of the second.
     position = positions.read(str(tmp_path / positions.POSITION_FILE), 6)
     assert position is not None
