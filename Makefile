@@ -69,7 +69,7 @@ help:
 	@echo "make dist       wheel and source distribution in dist/, checked; make test-dist runs the demo from each"
 	@echo "make test-extras    tests of ONNX, OpenVINO, TensorFlow.js, videos, Beam and MLflow: about 3 minutes"
 	@echo "make audit      known vulnerabilities of the packages in requirements_lock.txt"
-	@echo "make release    all of this and make test; prints what is left to do by hand"
+	@echo "make release REPOSITORY=https://…    make test, make test-dist, and what is left to do by hand"
 	@echo "make format     put sources into the house format"
 	@echo "make protos     regenerate estimator_det/protos/*_pb2.py"
 	@echo "make clean      remove what was built, the environment included"
@@ -136,7 +136,10 @@ audit: $(STAMP)
 	$(VENV)-audit/bin/python -m tests.audit
 	rm -rf $(VENV)-audit
 
-release: test test-dist
+# What keeps the version from a release is said before the tests, not half an hour later.
+release: $(STAMP)
+	$(BIN)/python -m tests.release --check
+	$(MAKE) test test-dist
 	$(BIN)/python -m tests.release
 
 lint: $(STAMP)

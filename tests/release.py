@@ -1,7 +1,10 @@
-"""`make release` ends with it: what is left to do for the release of this version, by hand."""
+"""`make release` begins and ends with it: what keeps this version from a release, and what is left
+to do by hand.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,14 +16,19 @@ STEPS = """\
 estimator-det {version} is in dist/, and passed its tests. Left to do:
   make test-all && make test-matrix
   git tag --sign v{version} --message "estimator-det {version}" && git push origin v{version}
-  twine upload dist/*
+  pip install twine && twine upload dist/*
 Then set the next version in estimator_det/__init__.py.
 """
 
 
-def faults(changelog: str, status: str, version: str) -> list[str]:
+def faults(changelog: str, status: str, version: str, repository: str) -> list[str]:
     """What keeps a version from being released."""
     reasons = []
+    if not repository:
+        reasons.append(
+            "the address of the repository is missing; without it the package's page has no links "
+            "and no pictures: make release REPOSITORY=https://…"
+        )
     if status:
         reasons.append("there are changes that are not committed: git status lists them")
     if not re.search(rf"^## {re.escape(version)} - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
@@ -35,10 +43,11 @@ def main() -> int:
     version = estimator_det.__version__
     command = ["git", "status", "--porcelain"]
     status = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    reasons = faults((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), status, version)
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    reasons = faults(changelog, status, version, os.environ.get("REPOSITORY", ""))
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
-    if not reasons:
+    if not reasons and "--check" not in sys.argv:
         print(STEPS.format(version=version))
     return bool(reasons)
 

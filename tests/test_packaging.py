@@ -122,8 +122,8 @@ def test_a_release_has_its_date_and_no_changes():
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", each) for each in headings[1:])
-    assert len(release.faults(text, " M a.py", "9.9.9")) == 2
-    assert not release.faults(f"{text}\n## 9.9.9 - 2030-01-31\n", "", "9.9.9")
+    assert len(release.faults(text, " M a.py", "9.9.9", "")) == 3
+    assert not release.faults(f"{text}\n## 9.9.9 - 2030-01-31\n", "", "9.9.9", "https://a.b")
 
 
 def test_an_audit_that_checks_nothing_is_no_clean_one():
