@@ -49,7 +49,7 @@ def findings_of(config: Any, *modes: str) -> List[Any]:
         + "true } }",
         "loss { classification_loss { weighted_softmax {} } }"
         "post_processing { batch_non_max_suppression { use_class_agnostic_nms: true } }"
-        "use_confidences_as_targets: true return_raw_detections_during_predict: true",
+        "use_confidences_as_targets: true return_raw_detections_during_predict: true "
         "box_coder { mean_stddev_box_coder {} }"
         "anchor_generator { ssd_anchor_generator { reduce_boxes_in_lowest_layer: false } }"
         "box_predictor { weight_shared_convolutional_box_predictor {"

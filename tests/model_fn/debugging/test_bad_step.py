@@ -175,8 +175,6 @@ def test_a_learning_rate_that_is_nan(tmp_path, monkeypatch, capsys):
     assert report["causes"] == ["the learning rate is not finite: examine the schedule"]
     assert "The step was not applied" in snapshots.message
     assert set(replay.load_batch(str(folder))) >= {IMAGE, f"labels/{schema.BOXES}"}
-    assert _replay(folder) == 1
-    assert "not finite at step 2: learning_rate" in capsys.readouterr().out
     monkeypatch.setattr(console._Output, "is_json", True)
     assert _replay(folder) == 1
     result = json.loads(capsys.readouterr().out)
