@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 from typing import Any, List
 
@@ -55,16 +54,15 @@ train_config { batch_size: 1 }
 GOOD = parse_pipeline(SSD)
 
 
-def check(config: Any, *, check_files: bool = True) -> List[Problem]:
-    """Problems by the rules, and of files, errors first."""
+def check(config: Any) -> List[Problem]:
+    """Problems by the rules, errors first."""
     assert config_check
-    found = [*rules.check(config), *(paths.check_paths(config) if check_files else ())]
-    return sorted(found, key=lambda problem: problem.severity != "error")
+    return sorted(rules.check(config), key=lambda problem: problem.severity != "error")
 
 
 def problems(*assignments: str, text: str = "") -> List[Problem]:
     config = merge_text(GOOD, text) if text else GOOD
-    return check(apply_overrides(config, assignments), check_files=False)
+    return check(apply_overrides(config, assignments))
 
 
 def only(found: List[Problem]) -> Problem:
@@ -299,43 +297,19 @@ def test_names_of_evaluation_readers_differ(names, index, message):
         assert re.search(message, only(found).message)
 
 
-class TestFiles:
-    """Files that a configuration names, looked for in the working directory."""
-
-    @pytest.fixture(autouse=True)
-    def folder(self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "train.record").touch()
-        (tmp_path / "eval-0.record").touch()
-        (tmp_path / "map.pbtxt").touch()
-        return tmp_path
-
-    def test_all_there(self):
-        assert check(GOOD) == []
-
-    def test_missing_records(self, folder):
-        (folder / "eval-0.record").unlink()
-        problem = only(check(GOOD))
-        assert problem.field == "eval_input_reader[0].tf_record_input_reader.input_path[0]"
-        assert "'eval-*.record'" in problem.message
-
-    def test_remote_files_are_not_looked_at(self):
-        path = "train_input_reader.tf_record_input_reader.input_path=gs://bucket/no.record"
-        assert check(apply_overrides(GOOD, [path])) == []
-
-    def test_checkpoints_are_prefixes(self, folder):
-        config = apply_overrides(
-            GOOD,
-            [
-                "train_config.fine_tune_checkpoint=model.ckpt-3",
-                "train_config.fine_tune_checkpoint_type=detection",
-            ],
-        )
-        (folder / "model.ckpt-30.index").touch()
-        problem = only(check(config))
-        assert problem.field == "train_config.fine_tune_checkpoint"
-        assert problem.message.endswith("'model.ckpt-3'; did you mean 'model.ckpt-30'?")
-        (folder / "model.ckpt-3.index").touch()
-        assert check(config) == []
-        (folder / "model.ckpt-3.index").rename(folder / "model.ckpt-3")  # as a single file
-        assert check(config) == []
+def test_files_that_do_not_exist(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    remote = "train_input_reader.tf_record_input_reader.input_path=gs://bucket/no.record"
+    checkpoint = "train_config.fine_tune_checkpoint"
+    config = apply_overrides(GOOD, [remote, f"{checkpoint}=model.ckpt-3"])
+    (tmp_path / "model.ckpt-30.index").touch()
+    first, second = paths.check_paths(config)
+    assert first.field == checkpoint
+    assert first.message.endswith("'model.ckpt-3'; did you mean 'model.ckpt-30'?")
+    assert second.field == "eval_input_reader[0].tf_record_input_reader.input_path[0]"
+    assert "'eval-*.record'" in second.message
+    (tmp_path / "eval-0.record").touch()
+    (tmp_path / "model.ckpt-3.index").touch()
+    assert list(paths.check_paths(config)) == []
+    (tmp_path / "model.ckpt-3.index").rename(tmp_path / "model.ckpt-3")  # as a single file
+    assert list(paths.check_paths(config)) == []

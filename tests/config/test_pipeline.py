@@ -48,7 +48,7 @@ def errors(path: pathlib.Path) -> List[Problem]:
     """Errors of a configuration, but for the paths that a user fills in."""
     return [
         problem
-        for problem in check(read_pipeline(path), check_files=False)
+        for problem in check(read_pipeline(path))
         if problem.severity == "error" and "placeholder" not in problem.message
     ]
 

@@ -118,7 +118,7 @@ def _findings(config: pipeline.Config, target: Tpu = TARGET) -> List[Tuple[str, 
 def test_fit_configurations_pass_clean(name):
     fit = _with_bucket(name)
     assert _findings(fit) == []
-    problems = check(fit, check_files=False)
+    problems = check(fit)
     assert [problem.field for problem in problems] == ["train_config.use_bfloat16"]  # off a TPU
 
 
