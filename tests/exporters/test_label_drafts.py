@@ -29,6 +29,11 @@ def photos(pictures, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def detector(exported):
+    return Detector(exported)
+
+
 def _detect(exported, photos, output, *arguments):
     command = ["detect", str(exported), str(photos), "--recursive", "--draw", "none"]
     return cli.main([*command, "--output_dir", str(output), *arguments])
@@ -59,13 +64,13 @@ def _pixels(image, annotated):
 
 
 @pytest.mark.parametrize("name", ["coco", "pascal_voc", "yolo", "labelme"])
-def test_convert_reads_the_drafts(exported, photos, tmp_path, capsys, name):
+def test_convert_reads_the_drafts(exported, detector, photos, tmp_path, capsys, name):
     output = tmp_path / "out"
     assert _detect(exported, photos, output, "--threshold", LEAST, "--save_annotations", name) == 0
     expected = sorted(
         (str(path.relative_to(photos)), NAMES[class_id], np.round(box, 1).tolist())
         for path in photos.rglob("*.png")
-        for found in [Detector(exported)(path).above(float(LEAST))]
+        for found in [detector(path).above(float(LEAST))]
         for class_id, box in zip(found.classes, found.boxes.astype(float))
     )
     drafts = _objects(name, output / "annotations", photos)
@@ -127,7 +132,7 @@ def test_keypoints_of_drafts(tmp_path):
     }
 
 
-def test_records(exported, photos, tmp_path):
+def test_records(exported, detector, photos, tmp_path):
     output = tmp_path / "out"
     arguments = ("--threshold", LEAST, "--save_annotations", "tfrecord")
     assert _detect(exported, photos, output, *arguments) == 0
@@ -136,7 +141,7 @@ def test_records(exported, photos, tmp_path):
     for record, name in zip(records.as_numpy_iterator(), ("a.png", "b c/é & ü.png")):
         feature = tf.train.Example.FromString(record).features.feature
         assert feature["image/filename"].bytes_list.value[0].decode() == name
-        found = Detector(exported)(photos / name).above(float(LEAST))
+        found = detector(photos / name).above(float(LEAST))
         scores = feature["image/object/class/confidence"].float_list.value
         np.testing.assert_allclose(scores, found.scores)
         assert list(feature["image/object/class/label"].int64_list.value) == list(found.classes)

@@ -146,6 +146,7 @@ RELATIVE = {
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("small_network", "no_charts")
 def test_paths_may_be_relative(tmp_path, monkeypatch, capsys):
     """tests/exporters/benchmark, test_{init,runs,submit,sync}.py have the other verbs."""

@@ -15,9 +15,11 @@ import pytest
 
 from estimator_det.config import pipeline
 from estimator_det.programs import cli, report, report_pictures, report_run
+from model_fn.drawing import charts
 from model_fn.evaluation import history
 from model_fn.evaluation.detections import scoring
 from model_fn.runs import runner
+from tests.model_fn import fake
 from tests.model_fn.evaluation.detections.test_scoring import record, write_records, write_results
 from tests.programs.forking import small_config
 
@@ -91,7 +93,15 @@ def write_run(folder: pathlib.Path, name: str, gain: float = 1.0) -> pathlib.Pat
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Tuple[pathlib.Path, pathlib.Path]:
     folder = tmp_path_factory.mktemp("runs")
-    return write_run(folder, "first"), write_run(folder, "second", gain=0.5)
+    with pytest.MonkeyPatch.context() as patch:
+        fake.without_charts(patch)
+        return write_run(folder, "first"), write_run(folder, "second", gain=0.5)
+
+
+@pytest.fixture
+def no_panels(no_charts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page has no charts, whose drawing takes most of its time."""
+    monkeypatch.setattr(charts, "svg", lambda _: "")
 
 
 def page_of(*arguments: Any, output: pathlib.Path) -> Tuple[str, Page]:
@@ -176,7 +186,7 @@ def test_two_runs_side_by_side(runs, comparison):
     assert "Loss: total" in page.text and "Evaluation: mAP@.50IOU" in page.text  # charts
 
 
-def test_the_best_evaluation_is_shown(runs, tmp_path):
+def test_the_best_evaluation_is_shown(no_panels, runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
     (run / "best").mkdir()
@@ -222,7 +232,7 @@ def test_pictures_have_skeletons(runs):
     assert urls((0, 1), **unlikely)[0] not in (plain[0], dots[0], lines[0])
 
 
-def test_labels_to_check_as_json_with_those_of_the_training_data(runs, tmp_path, capsys):
+def test_labels_to_check_as_json_with_those_of_the_training_data(no_panels, runs, tmp_path, capsys):
     run, results = shutil.copytree(runs[0], tmp_path / "run"), runs[0].parent / "found.json"
     config = pipeline.read_pipeline(str(run / "pipeline.config"))
     scoring.evaluate_detections(config, str(results), str(run), on_training_data=True)
@@ -238,7 +248,7 @@ def test_labels_to_check_as_json_with_those_of_the_training_data(runs, tmp_path,
     assert extra["record"] == f"{record_file}, record 2"
 
 
-def test_absent_records(runs, tmp_path):
+def test_absent_records(no_panels, runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs[0], run)
     config = pipeline.read_pipeline(str(run / "pipeline.config"))
@@ -250,7 +260,7 @@ def test_absent_records(runs, tmp_path):
     assert "The records cannot be read here" in page.text
 
 
-def test_a_run_without_evaluation(runs, tmp_path):
+def test_a_run_without_evaluation(no_panels, runs, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for name in ("pipeline.config", "progress.jsonl"):

@@ -169,7 +169,7 @@ SMALL_CENTER_NET = [
 @pytest.mark.parametrize(
     ("model", "settings", "metric"),
     [
-        ("ssd", [*SMALL, PLAIN], MAP_50),
+        pytest.param("ssd", [*SMALL, PLAIN], MAP_50, marks=pytest.mark.exhaustive),
         (
             "centernet_keypoints",
             [*SMALL_CENTER_NET, PLAIN],

@@ -308,7 +308,7 @@ def test_usage(capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", [0, 143])
+@pytest.mark.parametrize("code", [0, pytest.param(143, marks=pytest.mark.exhaustive)])
 def test_a_signal_ends_the_program_after_the_last_answer(exported, pictures, tmp_path, code):
     """A second one at once, also in a container, where no signal has an effect of its own."""
     with socket.socket() as free:
