@@ -9,7 +9,7 @@ Serving.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -52,6 +52,7 @@ from model_fn.serving.folding import compute_in_bfloat16
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT
 
 _GRAPH_FILE = "saved_model.pb"
+_OF_TENSORFLOW = "__saved_model"  # signatures that nobody calls
 _WEIGHTS = ("/weights", "/depthwise_weights")  # names that these models use
 _KERAS_WEIGHTS = ("/kernel", "/depthwise_kernel", "/pointwise_kernel")
 _NARROW = Tolerance(0.1, 0.1, uses_quantile=True)  # fractions of bfloat16 have seven bits
@@ -147,37 +148,40 @@ class SavedModelDetector(LoadedModel):
         folder = find_saved_model(model_dir)
         thresholds = os.path.join(folder, score_thresholds.IN_EXPORTS)
         super().__init__(folder, read_class_names(asset_label_map(folder)), thresholds)
-        # The module owns the variables; a signature does not keep them alive.
+        # A session: `tf.saved_model.load` copies the graph of each signature, which takes longer
+        # than all else.
+        self._session = tf1.Session(graph=tf.Graph())
         try:
-            self._module = tf.saved_model.load(folder)
+            tags = [tf1.saved_model.tag_constants.SERVING]
+            meta_graph = tf1.saved_model.load(self._session, tags, folder)
         except (tf.errors.OpError, OSError) as error:
             raise damaged(
                 f"{folder} cannot be loaded: {failures.reason(error)}. Its files are damaged or "
                 "incomplete"
             ) from error
-        known = dict(self._module.signatures)
+        known = meta_graph.signature_def
         if signature not in known:
-            raise RunError(f"{folder} has no signature {signature!r}; it has {sorted(known)}")
-        self._signature = known[signature]
-        self._input_key = self._find_input()
+            names = sorted(name for name in known if not name.startswith(_OF_TENSORFLOW))
+            raise RunError(f"{folder} has no signature {signature!r}; it has {names}")
+        tensor = self._session.graph.get_tensor_by_name
+        inputs, outputs = known[signature].inputs, known[signature].outputs
+        self._refuse_other_inputs(inputs, outputs)
+        (self._placeholder,) = (tensor(each.name) for each in inputs.values())
+        self._outputs = {key: tensor(each.name) for key, each in outputs.items()}
+        self.take_input(self._placeholder.shape, "call the SavedModel's signature directly")
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        feed = image_feed(self._signature.inputs[0], images)
-        outputs = self._signature(**{self._input_key: tf.constant(feed)})
-        return {key: value.numpy() for key, value in outputs.items()}
+        feed = {self._placeholder: image_feed(self._placeholder, images)}
+        return dict(self._session.run(self._outputs, feed))
 
-    def _find_input(self) -> str:
-        """The key of the signature's input."""
-        specs = self._signature.structured_input_signature[1]
-        if schema.CONTEXT_FEATURES in specs:
+    def _refuse_other_inputs(self, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+        names = set(inputs)
+        if schema.CONTEXT_FEATURES in names:
             raise RunError(
                 f"{self.path} takes context features with every image, and detect has "
                 "images only; call the SavedModel's signature directly"
             )
-        self.refuse_unless(len(specs) == 1, specs, self._signature.structured_outputs)
-        ((key, spec),) = specs.items()
-        self.take_input(spec.shape, "call the SavedModel's signature directly")
-        return str(key)
+        self.refuse_unless(len(names) == 1, names, outputs)
 
 
 def _folder(path: str) -> str:
@@ -243,7 +247,7 @@ def _read_keras(variables: Sequence[str], folder: str) -> Optional[Published]:
 
 def _outputs(signatures: Any, folder: str) -> List[str]:
     """Names of the output tensors of the default signature, or of the only one."""
-    usable = sorted(name for name in signatures if not name.startswith("__saved_model"))
+    usable = sorted(name for name in signatures if not name.startswith(_OF_TENSORFLOW))
     chosen = [name for name in usable if name == SERVING_DEFAULT] or usable
     if len(chosen) != 1:
         description = f"the signatures {plain(chosen)}, none of them" if chosen else "no signature"

@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Detector:
 
 
 def test_masks_of_an_export_in_lines_and_drawings(model, pictures, tmp_path):
-    output = model.model._signature.structured_outputs["detection_masks"]
+    output = model.model._outputs["detection_masks"]
     assert output.dtype.name == "float32" and output.shape.as_list() == [None, 5, 6, 5]
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     (result,) = detect_files(model, [str(tmp_path / "a.png")], str(tmp_path / "out"), Filter(0.0))
