@@ -157,4 +157,4 @@ def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeyp
     (line,) = history.read(str(tmp_path / "run"), "0")
     assert (line.step, line.metrics) == (7, evaluation.metrics)
     with pytest.raises(UsageError, match="--continuous sees whole images"):
-        evaluate.run_evaluation(config, "run", continuous=True)
+        evaluate.run_evaluation(config, "run", "run", continuous=True)
