@@ -169,6 +169,7 @@ def training_hooks(context: RunContext, training: Training, fault_log: FaultLog)
         )
         entry = {"step": report.step, "not_finite": report.not_finite, "folder": report.folder}
         append_progress(model_dir, entry)
+        event_writer(model_dir).flush()  # The run ends without `Hook.end`.
         return bad_step.summary_text(report)
 
     describe = on_bad_step if is_chief else describe_bad_step
