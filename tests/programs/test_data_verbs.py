@@ -11,6 +11,7 @@ from model_fn.checks import anchor_coverage
 from tests.detectors.configs import small_config
 from tests.inputs import examples
 from tests.inputs.examples import BOXES, encoded, example
+from tests.model_fn import fake
 
 
 def run(*arguments):
@@ -44,7 +45,7 @@ def config(tmp_path):
     return path
 
 
-def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
+def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd, monkeypatch):
     folder = tmp_path / "out"
     assert run("check-data", config, "--output_dir", folder) == console.EXIT_OK
     out, err = capfd.readouterr()
@@ -63,13 +64,16 @@ def test_check_data_writes_report_findings_and_charts(config, tmp_path, capfd):
     assert findings == document["problems"] and document["warnings"] == len(findings) > 0
     assert (folder / "report.txt").read_text().splitlines()[0] in out
     assert Image.open(folder / "histograms.png").width > 1000
+    fake.without_charts(monkeypatch)
     assert run("check-data", config, "--output_dir", folder, "--verbose") == console.EXIT_OK
     whole, report = capfd.readouterr().out, (folder / "report.txt").read_text()
     assert whole.startswith(report) and "boxes by class" in report and "boxes by class" not in out
     assert out.splitlines()[-1] == whole.splitlines()[-1]
 
 
-def test_check_data_fails_where_records_would_stop_a_run(config, tmp_path, capfd, monkeypatch):
+def test_check_data_fails_where_records_would_stop_a_run(
+    config, no_charts, tmp_path, capfd, monkeypatch
+):
     monkeypatch.setattr(anchor_coverage, "has_anchors", lambda detector: False)
     key = "train_input_reader.tf_record_input_reader.input_path"
     paths = f"{key}=[{tmp_path}/good.record,{tmp_path}/bad.record]"

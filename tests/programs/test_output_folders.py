@@ -1,4 +1,4 @@
-"""Outputs of every verb: what cannot be written, what is not replaced, and relative paths."""
+"""Outputs of every verb: what cannot be written, and what is not replaced."""
 
 import os
 import pathlib
@@ -9,11 +9,8 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf
-from estimator_det.config import pipeline
 from estimator_det.programs import cli, console, demo
-from inputs.datasets import shapes
 from tests.inputs import examples
-from tests.programs import test_runs
 
 CONFIG = str(demo.CONFIG_FILE)
 
@@ -124,40 +121,3 @@ def test_what_a_verb_did_not_write_stays(command, inputs, tmp_path, capsys):
     error = capsys.readouterr().err
     assert filled(REFUSED[command]) in error and "--overwrite" not in error
     assert before == {path: path.read_bytes() for path in before}
-
-
-# Each command reads what earlier ones have written; then the outputs exist.
-RELATIVE = {
-    "train small.config --model_dir run --num_train_steps 1": ["run/checkpoint"],
-    "report run --output page.html": ["page.html"],
-    "export run --output_dir exported": ["exported/saved_model", "exported/pipeline.config"],
-    "detect exported photos --output_dir detections": ["detections/a_detections.jpg"],
-    "import --from checkpoint exported/model.ckpt --output_dir imported "
-    "--pipeline_config_path exported/pipeline.config": ["imported/import_report.txt"],
-    "export imported --output_dir again --format frozen_graph": ["again/model.ckpt.index"],
-    "check-data small.config --output_dir checked": ["checked/report.txt"],
-    "show-data small.config --output data.png": ["data.png"],
-    "convert --from tfrecord --to coco --records data/eval.record-* --label_map "
-    "data/label_map.pbtxt --output coco.json --write_images images": ["coco.json", "images"],
-    "convert --from coco --to tfrecord --images images --annotations coco.json --split "
-    "train=0.5,val=0.5 --output_dir records": ["records/label_map.pbtxt"],
-    "pretrained imported": [],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("small_network", "no_charts")
-def test_paths_may_be_relative(tmp_path, monkeypatch, capsys):
-    """tests/exporters/benchmark, test_{init,runs,submit,sync}.py have the other verbs."""
-    monkeypatch.chdir(tmp_path)
-    files = shapes.make_dataset("data", seed=0, size="tiny")
-    config = demo.demo_config(files, 1, [*test_runs.SMALL, test_runs.PLAIN])
-    pathlib.Path("small.config").write_text(pipeline.format_pipeline(config))
-    os.mkdir("photos")
-    Image.new("RGB", (60, 40)).save("photos/a.png")
-    for command, outputs in RELATIVE.items():
-        assert cli.main(command.split()) == 0, capsys.readouterr().err
-        assert [path for path in outputs if not os.path.exists(path)] == [], command
-    for folder in ("run", "exported", "imported"):
-        assert tf.train.latest_checkpoint(str(tmp_path / folder))
