@@ -10,12 +10,12 @@ ARG SERVING=tensorflow/serving:2.15.1
 
 # Training, evaluation and export: `docker run estimator-det train …`.
 FROM ${BASE} AS train
-# For GPUs: tensorflow[and-cuda]==2.15.1
-ARG TENSORFLOW=tensorflow
 WORKDIR /opt/estimator-det
 # A change of code keeps the layers of these three.
 COPY requirements_lock.txt ./
 RUN pip install --no-cache-dir --require-hashes --requirement requirements_lock.txt
+# For GPUs: tensorflow[and-cuda]==2.15.1. The layer above is the same for both.
+ARG TENSORFLOW=tensorflow
 RUN pip install --no-cache-dir "${TENSORFLOW}"
 RUN apt-get update && apt-get install --yes --no-install-recommends libtcmalloc-minimal4 \
     && rm -rf /var/lib/apt/lists/*
