@@ -8,6 +8,7 @@ import platform
 import re
 from typing import Any, Dict, List
 
+from estimator_det.console import printing
 from estimator_det.programs import console
 
 SUMMARY = "Prints versions, devices and extras, which a report of a problem needs"
@@ -43,7 +44,8 @@ def run(options: argparse.Namespace) -> None:
     console.print_line(f"Python:     {document['python']}, {platform.platform()}")
     console.print_line(f"packages:   {', '.join(versions)}")
     console.print_line(f"extras:     {', '.join(complete) or 'none'}")
-    console.print_line(f"devices:    {', '.join(document['devices'])}; {document['cpus']} CPUs")
+    cpus = printing.counted(document["cpus"], "CPU")
+    console.print_line(f"devices:    {', '.join(document['devices'])}; {cpus}")
     console.print_line(f"bfloat16:   {'in hardware' if document['bfloat16'] else 'emulated, slow'}")
     console.print_line(f"allocator:  {document['allocator']}")
     console.report_result(document)
