@@ -55,7 +55,7 @@ unexport PYTHONDONTWRITEBYTECODE
   demo docs protos lock format clean
 
 help:
-	@echo "make test       lint, types, import contracts and tests: about 10 minutes on two cores"
+	@echo "make test       lint, types, import contracts and tests: about 8 minutes on two cores"
 	@echo "make test-newest    golden numbers, a run and an export on TensorFlow $(NEWEST), and that it and"
 	@echo "                $(TENSORFLOW) resume from each other's checkpoints: about 4 minutes"
 	@echo "make test-all   all tests, those marked exhaustive included, and a longer comparison of the"
