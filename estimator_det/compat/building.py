@@ -33,8 +33,8 @@ def _keep_bases_of_layers() -> None:
 def _know_what_is_around_a_graph() -> None:
     """Answers without a search if code around the open graph is eager.
 
-    A graph that is no function has nothing eager around it. TensorFlow asks some twenty times for
-    each variable, and enters the outermost context to find out.
+    The open graph is the outermost context, unless it belongs to a function. TensorFlow asks some
+    twenty times for each variable, and enters that context to find out.
     """
     search = ops.executing_eagerly_outside_functions
 
