@@ -59,6 +59,11 @@ class EvaluationRun:
         self, context: RunContext, readers: List[Reader], *, shown: str = report.LINE
     ) -> None:
         self.context, self._readers, self._shown = context, readers, shown
+        if context.config.eval_config.HasField("tiles"):
+            _LOG.warning(
+                "eval_config.tiles has no effect here: evaluations see whole images. "
+                "estimator-det evaluate, without --continuous, uses it"
+            )
         tpu = context.options.tpu
         self._steps: Optional[int] = None  # all batches
         if tpu is not None and tpu.evaluates:

@@ -254,8 +254,6 @@ def takes_single_steps(context: RunContext) -> bool:
 def _without_effect(context: RunContext, role: str, evaluates: bool) -> Iterator[str]:
     """A line for each option or field that this role does not use as it says."""
     options, train_config = context.options, context.config.train_config
-    if evaluates and context.config.eval_config.HasField("tiles"):
-        yield "eval_config.tiles has no effect while a run trains; estimator-det evaluate uses it"
     is_beside = evaluates and not context.cluster.evaluates
     if role == EVALUATES and options.evaluation.on_training_data:
         yield "The evaluator of a cluster does not evaluate on the training data"

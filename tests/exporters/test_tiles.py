@@ -15,6 +15,7 @@ from exporters.detector import Detections
 from exporters.loaded_model import BOXES, CLASSES, NUM, SCORES, LoadedModel
 from inputs.datasets import writer
 from model_fn.evaluation import history
+from model_fn.runs.options import BFLOAT16_CONVOLUTIONS
 from tests.model_fn.evaluation.detections.test_scoring import write_records
 
 
@@ -156,5 +157,9 @@ def test_an_evaluation_on_tiles_finds_what_a_whole_image_loses(tmp_path, monkeyp
     assert evaluation.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(mean)
     (line,) = history.read(str(tmp_path / "run"), "0")
     assert (line.step, line.metrics) == (7, evaluation.metrics)
-    with pytest.raises(UsageError, match="--continuous sees whole images"):
+    with pytest.raises(UsageError, match="--continuous is for whole images"):
         evaluate.run_evaluation(config, "run", "run", continuous=True)
+    with pytest.raises(UsageError, match="--precision is for whole images"):
+        evaluate.run_evaluation(
+            config, "run", "run", continuous=False, precision=BFLOAT16_CONVOLUTIONS
+        )

@@ -69,6 +69,26 @@ def test_without_a_configuration(tmp_path, capsys, caplog):
     assert "\x1b" not in caplog.text + captured.out + captured.err
 
 
+@pytest.mark.usefixtures("no_charts")
+def test_the_folder_of_a_run_keeps_its_own_evaluations(tmp_path, capsys):
+    write_records(tmp_path, [record("a.jpg", [CAT], [1], source_id="1")])
+    path, run = write_results(tmp_path, [(1, 1, CAT, 0.9)]), tmp_path / "run"
+    run.mkdir()
+    (run / "pipeline.config").write_text(pipeline.format_pipeline(GOOD))
+    records = [
+        "--records",
+        str(tmp_path / "eval.record"),
+        "--label_map",
+        str(tmp_path / "map.pbtxt"),
+    ]
+    assert cli.main(["evaluate", "--detections", path, *records, "--output_dir", str(run)]) == 0
+    assert "detections: not as in the run, whose own evaluations stay" in capsys.readouterr().err
+    # A perfect evaluation of step 0 would end a training with --patience.
+    assert not history.read(str(run), "0")
+    (line,) = history.read(str(run / OTHER_SETTINGS), "0")
+    assert line.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(1.0)
+
+
 def test_calibration_with_a_configuration(tmp_path, capsys):
     places = [[5 * i, 5 * j, 5 * i + 4, 5 * j + 4] for i in range(8) for j in range(10)]
     made = write_records(tmp_path, [record(f"{k}", places, [1] * 80) for k in range(3)])
@@ -136,6 +156,7 @@ def test_calibration_of_a_checkpoint(tmp_path, capsys, monkeypatch):
             "give the configuration",
         ),
         (["--checkpoint_dir=r", "--continuous", "--calibrate"], "remove --continuous"),
+        (["--checkpoint_dir=r", "--continuous", "--timeout_secs=-5"], "give a number above 0"),
     ],
 )
 def test_options_that_contradict_each_other(arguments, message, capsys):

@@ -7,13 +7,14 @@ import functools
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
+    above_zero,
     add_config_arguments,
     add_options,
     add_verbose_argument,
@@ -21,7 +22,7 @@ from estimator_det.programs.verbs.base import (
     require_path,
     run_folder,
 )
-from model_fn.runs.options import EVALUATED_PRECISIONS
+from model_fn.runs.options import EVALUATED_PRECISIONS, FLOAT32
 
 if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
@@ -56,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     }
     add_options(parser, bool, switches)
     text = "with --continuous: stop after this time without a new checkpoint"
-    add_options(parser, float, {"--timeout_secs": text})
+    add_options(parser, above_zero, {"--timeout_secs": text})
     parser.add_argument(
         "--calibrate",
         nargs="?",
@@ -125,7 +126,6 @@ def _results_folder(
     """The output folder; of a run with other settings, a folder in it."""
     from estimator_det import files
     from estimator_det.compat import tf
-    from model_fn.evaluation.readers import OTHER_SETTINGS
 
     checkpoint = options.model_dir
     is_folder = options.continuous or tf.io.gfile.isdir(checkpoint)
@@ -141,9 +141,14 @@ def _results_folder(
     changes = [name for name in fields if getattr(config, name) != getattr(run_config, name)]
     if os.path.relpath(run, folder).startswith(os.pardir):
         changes.append("checkpoint")
-    if not changes:
-        return folder
-    results = os.path.join(folder, OTHER_SETTINGS)
+    return _other_settings(folder, changes) if changes else folder
+
+
+def _other_settings(run: str, changes: Sequence[str]) -> str:
+    """A folder in a run for results that are not the run's own; reports what is different."""
+    from model_fn.evaluation.readers import OTHER_SETTINGS
+
+    results = os.path.join(run, OTHER_SETTINGS)
     printing.report(
         f"{', '.join(changes)}: not as in the run, whose own evaluations stay; results: {results}",
         sys.stderr,
@@ -196,6 +201,7 @@ def _check_options(options: argparse.Namespace) -> None:
 
 
 def _evaluate_file(options: argparse.Namespace) -> None:
+    from estimator_det import files
     from model_fn.evaluation.detections import scoring
 
     if options.records:
@@ -210,6 +216,8 @@ def _evaluate_file(options: argparse.Namespace) -> None:
         console.check_config(config, ignore=ignored)
     # A file of detections has no run whose folder could take the results.
     folder = options.output_dir or f"{os.path.splitext(options.detections)[0]}_evaluation"
+    if files.exists(os.path.join(folder, CONFIG_FILE)):
+        folder = _other_settings(folder, ["detections"])
     evaluate = functools.partial(
         scoring.evaluate_detections,
         config,
@@ -240,22 +248,15 @@ def run_evaluation(
     `model_fn.runs.evaluator` documents the other arguments.
     """
     has_tiles = config.eval_config.HasField("tiles")
-    if has_tiles and continuous:
-        raise UsageError(
-            "eval_config.tiles: --continuous sees whole images; evaluate one checkpoint, or add "
-            "--set eval_config.tiles=null"
-        )
+    is_narrow = precision not in (None, FLOAT32)
+    for option, is_given in (("--continuous", continuous), ("--precision", is_narrow)):
+        if has_tiles and is_given:
+            raise UsageError(
+                f"eval_config.tiles: {option} is for whole images; leave it out, or add "
+                "--set eval_config.tiles=null"
+            )
     unused = console.unused_in_evaluation(on_training_data)
     label_maps = console.check_config(config, ignore=unused)
-    from model_fn.evaluation.report import LINE, TABLE
-    from model_fn.runs import evaluator
-    from model_fn.runs.options import EvaluationOptions, TrainOptions
-
-    evaluation = EvaluationOptions(sample_1_of_n=sample_1_of_n)
-    options = TrainOptions(evaluation=evaluation, precision=precision)
-    shown = LINE if continuous else TABLE
-    run = evaluator.make_run(config, folder, options, on_training_data, shown)
-    run.context.label_maps.update(label_maps)
     evaluate: Callable[[], List[Evaluation]]
     if has_tiles:
         from exporters.tiled_evaluation import evaluate_tiles
@@ -268,12 +269,21 @@ def run_evaluation(
             on_training_data=on_training_data,
             sample_1_of_n=sample_1_of_n,
         )
-    elif continuous:
-        evaluate = functools.partial(
-            evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
-        )
     else:
+        from model_fn.evaluation.report import LINE, TABLE
+        from model_fn.runs import evaluator
+        from model_fn.runs.options import EvaluationOptions, TrainOptions
+
+        evaluation = EvaluationOptions(sample_1_of_n=sample_1_of_n)
+        options = TrainOptions(evaluation=evaluation, precision=precision)
+        shown = LINE if continuous else TABLE
+        run = evaluator.make_run(config, folder, options, on_training_data, shown)
+        run.context.label_maps.update(label_maps)
         evaluate = functools.partial(evaluator.evaluate_newest, run, checkpoint)
+        if continuous:
+            evaluate = functools.partial(
+                evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
+            )
     _evaluate(evaluate, config, folder, calibrate, verbose)
 
 

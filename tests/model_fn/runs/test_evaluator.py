@@ -245,6 +245,13 @@ def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path,
         assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
 
 
+def test_tiles_have_no_effect_on_whole_images(tmp_path, caplog):
+    context = fake.run_context(tmp_path)
+    context.config.eval_config.tiles.side = 64
+    evaluator.EvaluationRun(context, [])
+    assert "eval_config.tiles has no effect here" in caplog.text
+
+
 def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
     config, other = fake.pipeline_config(), str(tmp_path / "other")
     with pytest.raises(FileNotFoundError):

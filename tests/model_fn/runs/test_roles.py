@@ -52,13 +52,6 @@ def test_evaluations_beside_an_evaluator(tmp_path, caplog):
     assert "every_steps has no effect in a cluster: its evaluator evaluates each" in caplog.text
 
 
-def test_evaluations_of_a_training_have_no_tiles(tmp_path, caplog):
-    context = fake.run_context(tmp_path)
-    context.config.eval_config.tiles.side = 64
-    roles.find_role(context, evaluates=True)
-    assert "eval_config.tiles has no effect while a run trains" in caplog.text
-
-
 def test_a_hook_of_a_session_is_refused_by_the_loop(tmp_path):
     context = fake.run_context(tmp_path, hooks=[object()], **_loop("none"))
     with pytest.raises(UsageError, match="object needs a session, and the TF2 loop has none"):
