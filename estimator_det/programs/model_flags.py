@@ -204,11 +204,17 @@ def _report_unused(values: flags.FlagValues, *, evaluates_only: bool) -> None:
         unused += _UNUSED_IN_EVALUATION
         if values["precision"].value == MIXED_BFLOAT16:
             unused += ("precision",)
+    if values["run_once"].value:
+        unused += ("num_train_steps",)
     if values["run_once"].value or not evaluates_only:
         unused += _UNUSED_WITHOUT_WAITING
+    if not values["eval_training_data"].value:
+        unused += ("sample_1_of_n_eval_on_train_examples",)
+    elif evaluates_only:  # a training evaluates both
+        unused += ("sample_1_of_n_eval_examples",)
     if values["mode"].value == "train":
         unused += _UNUSED_WITHOUT_EVALUATION
-    for name in unused:
+    for name in dict.fromkeys(unused):
         if values[name].present and values[name].value != values[name].default:
             printing.report(f"--{name} has no effect on this run", sys.stderr)
 

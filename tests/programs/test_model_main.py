@@ -211,6 +211,12 @@ def test_help_into_a_closed_pipe(main, monkeypatch):
         (["--mode=eval", "--run_once", "--eval_timeout_secs=5"], ["eval_timeout_secs"]),
         (["--mode=eval", "--eval_timeout_secs=5", "--train_batch_size=2"], ["train_batch_size"]),
         (["--eval_training_data", "--sample_1_of_n_eval_examples=2"], []),
+        (
+            ["--mode=eval", "--eval_training_data", "--sample_1_of_n_eval_examples=2"],
+            ["sample_1_of_n_eval_examples"],
+        ),
+        (["--sample_1_of_n_eval_on_train_examples=2"], ["sample_1_of_n_eval_on_train_examples"]),
+        (["--mode=eval", "--run_once", "--num_train_steps=2"], ["num_train_steps"]),
         (["--max_eval_retries=0", "--use_tpu=false"], []),
     ],
 )
