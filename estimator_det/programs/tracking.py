@@ -48,9 +48,11 @@ class MlflowHook(Hook):
         self._first_step = self._reported_step = 0
 
     def begin(self, context: RunContext, step: int) -> None:
-        self._context, self._first_step, self._reported_step = context, step, step
-        self._waiting.put(lambda: self._open(context))
-        self._sender.start()
+        self._reported_step = step
+        if self._context is None:  # else training begins again, after variables were lost
+            self._context, self._first_step = context, step
+            self._waiting.put(lambda: self._open(context))
+            self._sender.start()
 
     def after_step(self, result: StepResult) -> None:
         assert self._context is not None

@@ -85,6 +85,17 @@ def test_a_run_and_its_continuation_are_one_entry(mlflow, tmp_path):
     assert "params" not in kinds and kinds.count("metrics") == 1  # nothing twice
 
 
+def test_a_training_that_lost_its_variables_continues_its_entry(mlflow, tmp_path):
+    hook = tracking.MlflowHook()
+    context = fake.run_context(str(_run(tmp_path / "run")), progress_steps=2)
+    for first_step in (0, 2):
+        hook.begin(context, first_step)
+        hook.after_step(StepResult(first_step + 2, 1, {"Loss/total_loss": 1.0}))
+    hook.close()
+    kinds = [call[0] for call in mlflow.calls]
+    assert kinds.count("start") == 1 and kinds.count("metrics") == 3  # with the evaluation
+
+
 def test_a_tracker_that_is_down_or_slow_ends_nothing(mlflow, tmp_path, monkeypatch, caplog):
     def fail(**_):
         raise ConnectionError("no answer")
