@@ -1,4 +1,4 @@
-"""Draws a batch as a grid of images: the network's input, with boxes, masks and class names.
+"""Draws a batch as a grid of images: the network's input with boxes, masks, keypoints and names.
 
 To show preprocessed images, `fit_pixels` inverts a detector's preprocessing: it preprocesses images
 of a single colour and fits an affine map back. So it works for every network.
@@ -115,12 +115,16 @@ def cells_of_batch(
     to_pixels: ToPixels,
     names: Mapping[int, str],
 ) -> List[GridCell]:
-    """The images of a batch with their labels; names, WEIGHTS and MASKS may be absent."""
+    """The images of a batch with their labels; names, WEIGHTS, MASKS, KEYPOINTS may be absent."""
     cells = []
     for row, image in enumerate(features[schema.IMAGE]):
         count = int(labels[schema.NUM_BOXES][row])
         weights = labels[schema.WEIGHTS][row] if schema.WEIGHTS in labels else np.ones([count])
         class_ids, texts = class_texts(labels[schema.CLASSES][row][:count], names)
+        masks, keypoints = (
+            labels[key][row][:count] if key in labels else None
+            for key in (schema.MASKS, schema.KEYPOINTS)
+        )
         image_names = (features[key][row] for key in NAMES if key in features)
         cells.append(
             GridCell(
@@ -130,7 +134,8 @@ def cells_of_batch(
                 labels=with_weights(texts, weights),
                 classes=class_ids,
                 name=caption_of(image_names),
-                masks=labels[schema.MASKS][row][:count] if schema.MASKS in labels else None,
+                masks=masks,
+                keypoints=keypoints,
             )
         )
     return cells

@@ -78,6 +78,7 @@ def test_cells_take_the_valid_rows_and_name_all_classes():
         schema.CLASSES: classes,
         schema.WEIGHTS: np.array([[1, 0.5, 0], [0, 0, 0]]),
         schema.MASKS: np.arange(6.0).reshape(2, 3, 1, 1) * np.ones([1, 1, 8, 8]),
+        schema.KEYPOINTS: np.full([2, 3, 5, 2], 0.5),
     }
     first, second = batch_grid.cells_of_batch(
         features, labels, lambda image: image.astype(np.uint8), {1: "cat", 2: "dog"}
@@ -88,6 +89,7 @@ def test_cells_take_the_valid_rows_and_name_all_classes():
     assert (second.name, second.labels) == ("\ufffd", ["0 (weight 0)"])
     assert first.masks is not None and second.masks is not None
     assert first.masks[:, 0, 0].tolist() == [0, 1] and second.masks[:, 0, 0].tolist() == [3]
+    assert first.keypoints is not None and first.keypoints.shape == (2, 5, 2)
 
 
 def test_page_shows_pixels_boxes_and_the_border_of_the_real_image():
