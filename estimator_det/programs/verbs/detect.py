@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options, names_of, positive, score
+from estimator_det.programs.verbs.base import (
+    add_options,
+    names_of,
+    positive,
+    run_folder,
+    score,
+)
 
 if TYPE_CHECKING:
     from exporters.label_drafts import AnnotationWriter
@@ -24,7 +30,7 @@ EXAMPLE = "exported photos/ image.jpg --output_dir detections"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "an export of any format, or the folder of a run, whose best export is used"
+    text = "an export of any format, or the folder of a run or project, whose best export is used"
     parser.add_argument("export", nargs="?", metavar="EXPORT", help=text)
     text = "images, videos, folders of images"
     parser.add_argument("images", nargs="*", metavar="IMAGE", help=text)
@@ -115,7 +121,7 @@ def _name_model(options: argparse.Namespace) -> None:
         )
     else:
         options.model = options.export
-    options.model = newest_version(served_folder(options.model))[1]
+    options.model = newest_version(served_folder(run_folder(options.model)))[1]
 
 
 def _reported(code: int, options: argparse.Namespace) -> int:

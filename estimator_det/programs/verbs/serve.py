@@ -9,7 +9,7 @@ import re
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options
+from estimator_det.programs.verbs.base import add_options, run_folder
 from inputs.machine import available_cpus
 
 SUMMARY = "Serves a detector over HTTP, with a page to try it on photos"
@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "model",
         nargs="?",
         metavar="EXPORT",
-        help="an export of any format, a folder of numbered versions, or the folder of a run, of "
-        "which the best export is served",
+        help="an export of any format, a folder of numbered versions, or the folder of a run or "
+        "project, of which the best export is served",
     )
     text = (
         "instead: a model of TensorFlow Serving's interface, e.g. http://host:8501/v1/models/NAME"
@@ -69,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if bool(options.model) == bool(options.backend):
         raise UsageError("give either EXPORT or --backend URL")
+    if options.label_map and options.model:
+        raise UsageError("--label_map is for a --backend: an export has its own; remove it")
     from exporters import Detector
     from exporters.loaded_model import read_class_names
     from exporters.server.app import LOOPBACK, Limits, Server
@@ -89,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
             return Detector(RemoteModel(options.backend, read_class_names(options.label_map)))
         return Detector(path)
 
-    models = ModelVersions(options.model or "", make_batcher, load)
+    path = run_folder(options.model) if options.model else ""
+    models = ModelVersions(path, make_batcher, load)
     limits = Limits(options.max_queue, options.max_mib << 20, options.max_megapixels * 1_000_000)
     server = Server(
         options.name, models, metrics, limits, threads=options.threads, token=options.token or ""

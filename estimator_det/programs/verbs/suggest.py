@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, cast
 
 from estimator_det.console import printing
 from estimator_det.programs import console
-from estimator_det.programs.verbs.base import add_options, positive, print_report
+from estimator_det.programs.verbs.base import add_options, positive, print_report, run_folder
 from estimator_det.programs.verbs.detect import AUTO, DRAFT_FORMATS, score_or_auto
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SHEET_COLUMNS, SHEET_SIDE, MOST_DRAWN = 5, 280, 100  # side in pixels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    text = "an export of any format, or the folder of a run, whose best export is used"
+    text = "an export of any format, or the folder of a run or project, whose best export is used"
     parser.add_argument("model", metavar="EXPORT", help=text)
     text = "images and folders of images that have no labels"
     parser.add_argument("--images", nargs="+", required=True, metavar="PATH", help=text)
@@ -67,7 +67,8 @@ def run(options: argparse.Namespace) -> int:
     with writing.writable_folder(options.output_dir, "output_dir"):
         ownership.check_files(options.output_dir, "suggest", FILES)
         folder = label_drafts.new_folder(options.output_dir)
-        detector = Detector(newest_version(served_folder(options.model))[1])
+        _, model = newest_version(served_folder(run_folder(options.model)))
+        detector = Detector(model)
         thresholds = (
             detector.best_thresholds()
             if options.threshold == AUTO

@@ -295,12 +295,22 @@ def test_usage(capsys, tmp_path):
     for arguments, message in (
         ([], "give either EXPORT or --backend URL"),
         (["a", "--backend", "http://b"], "give either EXPORT or --backend URL"),
+        (["a", "--label_map", "m"], "--label_map is for a --backend"),
         (["a", "--port", "0"], "'0' is not a number from 1 to 65535"),
         (["a", "--name", "a/b"], "give letters, digits"),
     ):
         assert cli.main(["serve", *arguments]) == 2
         assert message in capsys.readouterr().err
     assert cli.main(["serve", str(tmp_path / "none")]) == 3
+    run = tmp_path / "run"  # of a project
+    run.mkdir()
+    for name in ("pipeline.config", "model.ckpt-5.index", "a.jpg"):
+        (run / name).touch()
+    image = str(run / "a.jpg")
+    for arguments in (["serve"], ["detect"], ["suggest", "--images", image]):
+        more = [image] if arguments == ["detect"] else []
+        assert cli.main([*arguments[:1], str(tmp_path), *more, *arguments[1:]]) == 1
+        assert f"the run {run} has no export yet" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(RunError, match=f"port {port} of 127.0.0.1 .*: Address already in use;"):
