@@ -187,9 +187,12 @@ class EvaluationOptions:
         _check_at_least(0, self, "throttle_secs", "min_delta")
         _check_at_least(1, self, "every_steps", "keep_best", "patience")
         _check_at_least(1, self, "sample_1_of_n", "training_data_sample_1_of_n")
-        if self.patience is not None and self.best_metric is None:
+        if self.min_delta and self.patience is None:
+            raise UsageError("min_delta needs patience: how many evaluations may be without it")
+        if self.best_metric is None and (self.patience is not None or self.keep_best > 1):
+            field = "keep_best" if self.patience is None else "patience"
             raise UsageError(
-                "patience needs best_metric: the metric that is to become better, e.g. "
+                f"{field} needs best_metric: the metric that is to become better, e.g. "
                 "DetectionBoxes_Precision/mAP"
             )
 

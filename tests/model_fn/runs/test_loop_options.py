@@ -79,8 +79,13 @@ def test_a_tpu_has_the_precision_of_the_options():
 def test_options_that_need_or_exclude_each_other():
     with pytest.raises(UsageError, match="a run is on a TPU or in the TF2 loop"):
         options.TrainOptions(tpu=options.TpuOptions(rehearses=True), loop=LoopOptions())
-    with pytest.raises(UsageError, match="patience needs best_metric"):
-        options.EvaluationOptions(patience=2)
+    for fields, message in (
+        ({"patience": 2}, "patience needs best_metric"),
+        ({"keep_best": 2}, "keep_best needs best_metric"),
+        ({"min_delta": 0.1, "best_metric": "mAP"}, "min_delta needs patience"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            options.EvaluationOptions(**fields)
 
 
 def test_types_that_this_machine_emulates_are_named(monkeypatch, caplog):
