@@ -65,6 +65,21 @@ def test_cores_and_files(capsys):
     assert cli.main(["check-config", str(FIT), "--tpu", "--num_shards=0"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--no_build", "--compile"], "--no_build and --compile exclude each other"),
+        (["--no_build", "--list_quantized"], "--no_build and --list_quantized exclude"),
+        (["--tpu", "--no_xla"], "--no_xla requires --compile"),
+        (["--compile", "--num_shards=4"], "--num_shards requires --tpu or --fix"),
+        (["--tpu_inference"], "--tpu_inference requires --tpu or --fix"),
+    ],
+)
+def test_options_without_effect_are_refused(capsys, options, message):
+    status, told = _check(capsys, FIT, *options)
+    assert status == 2 and message in told
+
+
 def test_fix_writes_and_shows_the_edits(tmp_path, capsys):
     fixed = tmp_path / "fixed.config"
     status, told = _check(

@@ -51,9 +51,11 @@ def test_results_for_programs_and_for_scripts(capsys, tmp_path):
     for verb in ("init", "pretrained"):
         assert cli.main([verb, "--list", "--json"]) == 0
         assert len(json.loads(capsys.readouterr().out)) > 10
-    assert cli.main(["check-config", str(CONFIG), "--no_build", "--json"]) == 1
+    assert cli.main(["check-config", str(CONFIG), "--no_build", "--json", "--print"]) == 1
     printed, errors = capsys.readouterr()
-    problems = json.loads(printed)["problems"]
+    document = json.loads(printed)
+    assert pipeline.parse_pipeline(document["config"]).train_config.batch_size
+    problems = document["problems"]
     assert [each["severity"] for each in problems].count("error") == errors.count("error: ") == 4
     assert cli.main(["info", "--json"]) == 0
     about = json.loads(capsys.readouterr().out)

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any, List, Sequence, Tuple
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs import tpu_checks
 from estimator_det.programs.verbs.base import add_config_arguments, add_options, load
@@ -39,13 +40,21 @@ def run(options: argparse.Namespace) -> int:
         for line in reference.explain(options.explain):
             console.print_line(line)
         return console.EXIT_OK
+    tpu_checks.check_options(options)
+    for name, is_given in (
+        ("compile", options.compile_step),
+        ("list_quantized", options.list_quantized),
+    ):
+        if options.no_build and is_given:
+            raise UsageError(f"--no_build and --{name} exclude each other: give one of them")
     from estimator_det.config import pipeline
     from model_fn.checks import config_check
 
     config = load(options, is_trusted=False)
     targets_tpu = bool(options.tpu or options.fix or options.compile_step)
-    if options.print_config:
-        printing.report(pipeline.format_pipeline(config), whole=True)
+    text = pipeline.format_pipeline(config) if options.print_config else ""
+    if text and not options.json:
+        printing.report(text, whole=True)
     depth = config_check.CONTENTS if options.no_build else config_check.GRAPHS
     checked = config_check.check(config, depth, targets_tpu=targets_tpu)
     ignored = console.FOR_TPU if targets_tpu else ()
@@ -73,7 +82,8 @@ def run(options: argparse.Namespace) -> int:
     num_warnings = sum(problem.severity == "warning" for problem in problems)
     totals = printing.counted(len(errors), "error"), printing.counted(num_warnings, "warning")
     console.print_line(", ".join(totals))
-    console.report_result({"summary": lines, "problems": [vars(problem) for problem in problems]})
+    document = {"summary": lines, "problems": [vars(problem) for problem in problems]}
+    console.report_result({**document, "config": text} if text else document)
     for problem in errors:  # last, where they are seen
         printing.report(problem, sys.stderr)
     return console.EXIT_FAILED if errors else console.EXIT_OK

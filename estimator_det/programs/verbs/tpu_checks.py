@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, List
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, config_path, positive
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from estimator_det.protos import pipeline_pb2
 
 _GIB = float(1 << 30)
+_NUM_SHARDS = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,8 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--local_files": "the machine of the TPU has the files; they need not be in Cloud Storage",
     }
     add_options(group, bool, switches)
-    add_options(group, positive, {"--num_shards N": "TPU cores (default: 8)"}, default=8)
+    add_options(group, positive, {"--num_shards N": f"TPU cores (default: {_NUM_SHARDS})"})
     add_options(group, str, {"--model_dir": "folder of the checkpoints"})
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Refuses options that have no effect without another one."""
+    if options.no_xla and not options.compile_step:
+        raise UsageError("--no_xla requires --compile: add it, or remove --no_xla")
+    for name in ("num_shards", "model_dir", "tpu_inference", "local_files"):
+        if getattr(options, name) and not (options.tpu or options.fix):
+            raise UsageError(f"--{name} requires --tpu or --fix: add it, or remove --{name}")
 
 
 def run(
@@ -50,7 +61,7 @@ def run(
     from model_fn.checks import tpu_lint
 
     target = rules.Tpu(
-        num_shards=options.num_shards,
+        num_shards=options.num_shards or _NUM_SHARDS,
         model_dir=options.model_dir,
         inference=options.tpu_inference,
         local_files=options.local_files,
