@@ -80,6 +80,6 @@ def test_a_change_of_code_keeps_the_layers_of_its_dependencies():
 
 def test_the_image_runs_verbs_and_not_as_root():
     assert _values("train", "ENTRYPOINT") == ['["estimator-det"]']
-    assert PROJECT["scripts"] == {"estimator-det": "estimator_det.cli:main"}
+    assert PROJECT["scripts"] == {"estimator-det": "estimator_det.__main__:main"}
     (user,) = _values("train", "USER")
     assert re.fullmatch(r"[1-9]\d+:[1-9]\d+", user)

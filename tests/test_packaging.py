@@ -33,7 +33,7 @@ def test_inputs_is_ours():
     ("file", "start", "num_lines"),
     [
         ("model_fn.py", ["-m", "estimator_det.model_main", "--help"], 1),
-        ("inputs.py", ["-m", "estimator_det.cli", "--version"], 1),
+        ("inputs.py", ["-m", "estimator_det", "--version"], 1),
         ("model_fn.py", [str(COMMAND), "--version"], 1),
         ("exporters/__init__.py", ["-c", "import estimator_det"], 7),
         ("inputs.py", ["-c", "import model_fn; model_fn.train_and_evaluate"], 99),

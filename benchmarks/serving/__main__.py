@@ -44,7 +44,7 @@ class Server:
         with socket.create_server((client.HOST, 0)) as free:
             self.port = free.getsockname()[1]
         self.log = log
-        command = [sys.executable, "-m", "estimator_det.cli", "serve", str(path)]
+        command = [sys.executable, "-m", "estimator_det", "serve", str(path)]
         with open(log, "w", encoding="utf-8") as file:
             command += ["--port", str(self.port)]
             self.process = subprocess.Popen(command, stdout=file, stderr=file)

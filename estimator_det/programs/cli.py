@@ -188,7 +188,7 @@ def _run(options: argparse.Namespace) -> Any:
 
 def _parse(arguments: List[str]) -> argparse.Namespace:
     """The options; what follows `--` is `passed_on` by `submit`, which starts another program."""
-    if arguments[:1] == ["help"]:  # `help train`
+    if arguments[:1] in ([], ["help"]):  # `help train`
         arguments = [*arguments[1:2], "--help"]
     name = arguments[0] if arguments else ""
     parser = make_parser([name] if name in VERBS else VERBS)

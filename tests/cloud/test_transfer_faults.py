@@ -222,7 +222,7 @@ def test_ctrl_c_ends_waiting_transfers(emulator, tmp_path, small, with_sigint):
     """The process ends while a transfer waits for its next attempt."""
     emulator.fail("POST", "", status(503), times=99)
     process = subprocess.Popen(
-        [sys.executable, "-m", "estimator_det.cli", "sync", str(tmp_path), "gs://data"],
+        [sys.executable, "-m", "estimator_det", "sync", str(tmp_path), "gs://data"],
         cwd=TESTS.parent,
         stderr=subprocess.PIPE,
         text=True,

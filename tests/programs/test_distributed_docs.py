@@ -30,7 +30,7 @@ for _name, _options in re.findall(r"^The (same )?commands .*with `(--.*)`\.$", T
     EXAMPLES["sync" if _name else "coordinator"] = EXAMPLES["async"].replace(
         "--model_dir run", f"--model_dir run {_options}"
     )
-COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det.cli "$@"; }\n'
+COMMAND = 'estimator-det() { "$PYTHON" -m estimator_det "$@"; }\n'
 
 
 def _run(example: str, folder: pathlib.Path, config: Any) -> str:

@@ -48,7 +48,7 @@ def test_a_program_prints_no_advice_to_its_authors(tmp_path):
 def test_training_prints_nothing_of_tensorflow(tmp_path):
     config = small_config(tmp_path, num_steps=2)
     (tmp_path / "simple.py").write_text(SIMPLE)
-    command = ["-m", "estimator_det.cli", "train", config, "--import=simple"]
+    command = ["-m", "estimator_det", "train", config, "--import=simple"]
     command += ["--model_dir", str(tmp_path / "run"), "--progress_steps=1"]
     ended = run_python(*command, cwd=tmp_path, env=_environment(), check=True)
     lines = messages(ended)

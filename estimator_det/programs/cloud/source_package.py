@@ -80,7 +80,7 @@ def build(folder: pathlib.Path) -> pathlib.Path:
     if not (root / "setup.py").is_file():
         raise UsageError(
             f"{root} is no checkout of estimator-det: it has no setup.py, from which the package "
-            "of a job is built. Run python -m estimator_det.cli submit in a checkout, or give "
+            "of a job is built. Run python -m estimator_det submit in a checkout, or give "
             "--package FILE.tar.gz"
         )
     command = [sys.executable, "-W", "ignore", "setup.py", "-q"]

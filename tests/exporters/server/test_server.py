@@ -324,7 +324,7 @@ def test_a_signal_ends_the_program_after_the_last_answer(exported, pictures, tmp
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = ["-m", "estimator_det.cli", "serve", exported, "--port", str(port)]
+    arguments = ["-m", "estimator_det", "serve", exported, "--port", str(port)]
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
