@@ -21,7 +21,7 @@ from estimator_det.programs import (
 )
 from estimator_det.programs.pretrained import Pretrained
 from estimator_det.programs.starter import Budget
-from estimator_det.programs.starter_models import FINER_MODEL, FINER_STRIDE
+from estimator_det.programs.starter_models import DEFAULT_MODEL, FINER_MODEL
 from estimator_det.protos import pipeline_pb2
 from inputs.checks.statistics import Columns, boxes_per_image
 from inputs.label_map import read_label_map
@@ -56,7 +56,7 @@ def make_plan(
         raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
     if model is None and weights is None and starter_small.needs_finer_map(columns):
         draft = _draft(FINER_MODEL, None, records, names)
-        reason = f"The smallest class needs feature maps with cells of {FINER_STRIDE} pixels."
+        reason = f"The smallest class needs finer feature maps than {DEFAULT_MODEL} has."
         draft.reasons[f"{draft.model_path}.feature_extractor"] = reason
     starter.set_boxes(draft, boxes_per_image(columns))
     starter.set_augmentation(draft, names.values())  # part of the steps that are measured

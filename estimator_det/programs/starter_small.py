@@ -79,9 +79,11 @@ def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) 
         # A tile becomes the network's input, so that its objects grow by the same factor.
         tile = max(int(min(input_size) * originals[class_id] / needed), SMALLEST_TILE)
         remedies.append(f"convert --tiles {tile}, with eval_config.tiles.side={tile}")
+        reason = f"{MIN_CELLS} cells of the finest feature map"
         texts[class_id] = (
             f"the shorter side of half of its boxes is below {side:.0f} pixels of the input of "
-            f"{width}x{height}; it should be {needed:.0f}, {MIN_CELLS} cells of the finest feature "
-            f"map. Give {', or '.join(remedies)}"
+            f"{width}x{height}; it should be {needed:.0f}, "
+            f"{reason if stride >= FINER_STRIDE else 'to have a shape'}. "
+            f"Give {', or '.join(remedies)}"
         )
     return texts
