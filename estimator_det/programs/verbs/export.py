@@ -42,6 +42,13 @@ def _boolean(text: str) -> bool:
 # Fields of a configuration that an export does not use. It checks the label map when it reads it.
 _UNUSED = ("train_config", "train_input_reader", "eval_config", "eval_input_reader")
 
+# Option of certain formats -> its default, and these formats.
+_ONLY_FOR = {
+    "precision": ("float32", ("saved_model",)),
+    "trainable": (False, ("saved_model",)),
+    "outputs": ("all", ("saved_model", "frozen_graph")),
+    "additional_output_tensor_names": ("", ("saved_model", "frozen_graph")),
+}
 # Names in export_tflite_graph_tf2.py and exporter_main_v2.py of the Object Detection API.
 _OTHER_NAMES = {
     "--trained_checkpoint_dir": "--trained_checkpoint_prefix",
@@ -164,8 +171,12 @@ def _add_format_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.precision != "float32" and "saved_model" not in names_of(options.format):
-        raise UsageError("--precision: for SavedModels only; add saved_model to --format")
+    for name, (default, formats) in _ONLY_FOR.items():
+        is_given = getattr(options, name) != default
+        if is_given and {*formats}.isdisjoint(names_of(options.format)):
+            raise UsageError(
+                f"--{name}: for {' and '.join(formats)} only; add {formats[0]} to --format"
+            )
     side_options = [f"--{name}" for name in SIDE_INPUTS if getattr(options, name)]
     if side_options and not options.use_side_inputs:
         raise UsageError(f"{', '.join(side_options)}: needs --use_side_inputs; add it")

@@ -263,8 +263,10 @@ def test_int8_needs_images(trained, tmp_path):
         (["--quantize=int8"], "--quantize: for TFLite only; add tflite to --format"),
         (
             ["--precision=bfloat16", "--format=onnx"],
-            "--precision: for SavedModels only; add saved_model to --format",
+            "--precision: for saved_model only; add saved_model to --format",
         ),
+        (["--trainable", "--format=frozen_graph"], "--trainable: for saved_model only"),
+        (["--outputs=detections", "--format=onnx"], "for saved_model and frozen_graph only"),
         (["--max_detections=3", "--use_regular_nms"], "--max_detections, --use_regular_nms: for"),
         (["--format=tflit"], "did you mean 'tflite'"),
         (["--format=frozen_graph, tflite", "--max_detections=0"], "--max_detections: is 0"),
