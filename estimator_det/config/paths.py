@@ -22,6 +22,7 @@ from estimator_det.protos import pipeline_pb2
 Config = pipeline_pb2.TrainEvalPipelineConfig
 
 CHECKPOINT_FIELD = "train_config.fine_tune_checkpoint"
+KEYPOINTS_FIELD = "model.center_net.keypoint_label_map_path"
 # Texts in sample configurations in place of a path of the user; the second one in those for TPU.
 PLACEHOLDERS = (PLACEHOLDER, "YOUR_BUCKET")
 REMOTE = "gs://"
@@ -29,6 +30,8 @@ REMOTE = "gs://"
 
 def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
     """(field, path) of the checkpoint, label maps, hierarchies and input paths that are set."""
+    if config.model.center_net.keypoint_label_map_path:
+        yield KEYPOINTS_FIELD, config.model.center_net.keypoint_label_map_path
     if config.train_config.fine_tune_checkpoint:
         yield CHECKPOINT_FIELD, config.train_config.fine_tune_checkpoint
     for name, reader in readers(config):
@@ -77,7 +80,7 @@ def resolve_paths(config: Config, folder: str) -> Config:
 
 def _missing(pattern: str) -> bool:
     """Whether no local file matches; remote and placeholder paths count as present."""
-    if not pattern or is_remote(pattern) or PLACEHOLDER in pattern:
+    if not pattern or is_remote(pattern) or is_placeholder(pattern):
         return False
     # A checkpoint is named by the prefix of its files.
     paths = (pattern, f"{pattern}.index")
@@ -85,7 +88,7 @@ def _missing(pattern: str) -> bool:
 
 
 def check_paths(config: Config) -> Iterator[Problem]:
-    """An error for each local record or checkpoint that does not exist."""
+    """An error for each local record, checkpoint or label map of the model that does not exist."""
     for field, path in named_paths(config):
         if not _missing(path):
             continue
@@ -98,6 +101,8 @@ def check_paths(config: Config) -> Iterator[Problem]:
                 f"there is no checkpoint {quoted(path)}{nearest(name, prefixes)}",
                 "give its prefix, without .index or .data-…; empty to start from scratch",
             )
+        elif field == KEYPOINTS_FIELD:
+            yield error(field, f"there is no file {quoted(path)}", "give the path of a label map")
         elif ".input_path[" in field:
             yield error(
                 field,
@@ -111,7 +116,7 @@ def _check_storage(config: Config, _: str, tpu: Tpu) -> Iterator[Problem]:
     """The machine of a TPU reads and writes Cloud Storage."""
     for field, path in (("--model_dir", tpu.model_dir or ""), *named_paths(config)):
         # These are read by the program itself, wherever it runs.
-        anywhere = tpu.local_files or field.endswith((".label_map_path", ".label_hierarchy_path"))
+        anywhere = tpu.local_files or field.endswith(("label_map_path", ".label_hierarchy_path"))
         if is_placeholder(path):
             yield Problem("placeholder", field, f"is still {path!r}", edits=(f"{field}={REMOTE}…",))
         elif path and not path.startswith(REMOTE) and not anywhere:

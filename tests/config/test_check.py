@@ -301,14 +301,18 @@ def test_files_that_do_not_exist(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     remote = "train_input_reader.tf_record_input_reader.input_path=gs://bucket/no.record"
     checkpoint = "train_config.fine_tune_checkpoint"
-    config = apply_overrides(GOOD, [remote, f"{checkpoint}=model.ckpt-3"])
+    keypoints = "model.center_net.keypoint_label_map_path"
+    assignments = [remote, f"{checkpoint}=model.ckpt-3", f"{keypoints}=map.pbtxt"]
+    config = apply_overrides(GOOD, assignments)
     (tmp_path / "model.ckpt-30.index").touch()
-    first, second = paths.check_paths(config)
+    label_map, first, second = paths.check_paths(config)
+    assert label_map.field == keypoints
     assert first.field == checkpoint
     assert first.message.endswith("'model.ckpt-3'; did you mean 'model.ckpt-30'?")
     assert second.field == "eval_input_reader[0].tf_record_input_reader.input_path[0]"
     assert "'eval-*.record'" in second.message
     (tmp_path / "eval-0.record").touch()
+    (tmp_path / "map.pbtxt").touch()
     (tmp_path / "model.ckpt-3.index").touch()
     assert list(paths.check_paths(config)) == []
     (tmp_path / "model.ckpt-3.index").rename(tmp_path / "model.ckpt-3")  # as a single file

@@ -104,12 +104,16 @@ def test_relative_paths_are_tried_beside_the_file(name, tmp_path, monkeypatch):
     (project / "model.ckpt.index").touch()
     (elsewhere / "map.pbtxt").touch()
     (project / "map.pbtxt").touch()
+    (project / "joints.pbtxt").touch()
     (project / "my.config").write_text(
-        'train_config { fine_tune_checkpoint: "model.ckpt" } train_input_reader { label_map_path: '
-        '"map.pbtxt" tf_record_input_reader { input_path: ["records/train*", "none*"] } }'
+        """model { center_net { keypoint_label_map_path: "joints.pbtxt" } }
+        train_config { fine_tune_checkpoint: "model.ckpt" }
+        train_input_reader { label_map_path: "map.pbtxt"
+          tf_record_input_reader { input_path: ["records/train*", "none*"] } }"""
     )
     monkeypatch.chdir(elsewhere)
     config = read_pipeline(f"../{name}/my.config")
+    assert config.model.center_net.keypoint_label_map_path == f"../{name}/joints.pbtxt"
     assert config.train_config.fine_tune_checkpoint == f"../{name}/model.ckpt"
     assert config.train_input_reader.label_map_path == "map.pbtxt"  # the working folder has it
     patterns = config.train_input_reader.tf_record_input_reader.input_path

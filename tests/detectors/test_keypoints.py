@@ -225,8 +225,23 @@ def test_an_id_of_a_keypoint_is_a_place_among_all(tmp_path):
         make_detector(config, is_training=True)
 
 
-def test_a_class_without_an_entry_is_named():
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("figur", "'figur' has no keypoints in .*did you mean 'figure'"),
+        ("ball", "'ball' has no keypoints in "),
+    ],
+)
+def test_a_class_without_keypoints_is_named(name, message):
     config = small_config()
-    config.center_net.keypoint_estimation_task[0].keypoint_class_name = "figur"
-    with pytest.raises(ConfigError, match=r"'figur' is not in .*did you mean 'figure'"):
+    config.center_net.keypoint_estimation_task[0].keypoint_class_name = name
+    with pytest.raises(ConfigError, match=message):
+        make_detector(config, is_training=True)
+
+
+def test_a_label_map_that_cannot_be_read_is_named_with_its_field():
+    config = small_config()
+    config.center_net.keypoint_label_map_path = "nowhere.pbtxt"
+    message = r"^model\.center_net\.keypoint_label_map_path: nowhere.pbtxt: no such file"
+    with pytest.raises(ConfigError, match=message):
         make_detector(config, is_training=True)

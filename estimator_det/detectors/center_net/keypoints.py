@@ -14,6 +14,7 @@ from estimator_det.boxes import geometry, heatmaps
 from estimator_det.boxes.geometry import sizes
 from estimator_det.compat import tf
 from estimator_det.config.field_rules import PLACEHOLDER, no_effect, non_default_fields
+from estimator_det.config.paths import KEYPOINTS_FIELD
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest, parse_message
 from estimator_det.console.printing import quoted
@@ -26,7 +27,7 @@ from estimator_det.detectors.center_net.heads import (
     make_head,
     vector_loss,
 )
-from estimator_det.errors import ConfigError, Problem, error
+from estimator_det.errors import ConfigError, Problem, UsageError, error
 from estimator_det.losses.classification import ClassificationLoss, make_classification_loss
 from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
 from estimator_det.protos import center_net_pb2, string_int_label_map_pb2
@@ -338,31 +339,35 @@ def _check_label_map(config: center_net_pb2.CenterNet, at: str) -> Iterator[Prob
 def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
     """Builds the tasks of a `CenterNet` message.
 
-    Raises ConfigError if its label map lacks a class or a keypoint, or if ids of keypoints are not
-    places among those of all tasks.
+    Raises ConfigError if its label map cannot be read or lacks the keypoints of a class, or if ids
+    of keypoints are not places among those of all tasks.
     """
     path = config.keypoint_label_map_path
-    if not config.keypoint_estimation_task or path == PLACEHOLDER:
+    if not config.keypoint_estimation_task or path in ("", PLACEHOLDER):
         return ()
-    label_map = parse_message(
-        files.read_text(path), string_int_label_map_pb2.StringIntLabelMap(), path
-    )
-    items = {item.name: item for item in label_map.item}
+    label_map = string_int_label_map_pb2.StringIntLabelMap()
+    try:
+        parse_message(files.read_text(path), label_map, path)
+    except UsageError as reason:
+        raise ConfigError.at(
+            KEYPOINTS_FIELD, str(reason), "correct the path, or the file"
+        ) from None
+    items = {item.name: item for item in label_map.item if item.keypoints}
     tasks = []
     for number, task in enumerate(config.keypoint_estimation_task):
         at = f"model.center_net.keypoint_estimation_task[{number}]"
         if task.keypoint_class_name not in items:
             raise ConfigError.at(
                 f"{at}.keypoint_class_name",
-                f"{quoted(task.keypoint_class_name)} is not in {path}"
+                f"{quoted(task.keypoint_class_name)} has no keypoints in {path}"
                 f"{nearest(task.keypoint_class_name, list(items))}",
-                "name a class of keypoint_label_map_path",
+                "name a class with keypoints of keypoint_label_map_path",
             )
         tasks.append(_make_task(task, items[task.keypoint_class_name], config))
     count = sum(len(task.indices) for task in tasks)
     if wrong := [i for task in tasks for i in task.indices if not 0 <= i < count]:
         raise ConfigError.at(
-            "model.center_net.keypoint_label_map_path",
+            KEYPOINTS_FIELD,
             f"{path} has the keypoint id {wrong[0]}, and the tasks have {count} keypoints in all",
             f"number them from 0 to {count - 1}",
         )
