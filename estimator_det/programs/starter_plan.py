@@ -10,6 +10,8 @@ import math
 import os
 from typing import Dict, List, NamedTuple, Optional
 
+import numpy as np
+
 from estimator_det.console.printing import counted
 from estimator_det.errors import RunError
 from estimator_det.programs import (
@@ -58,7 +60,8 @@ def make_plan(
         draft = _draft(FINER_MODEL, None, records, names)
         reason = f"The smallest class needs finer feature maps than {DEFAULT_MODEL} has."
         draft.reasons[f"{draft.model_path}.feature_extractor"] = reason
-    starter.set_boxes(draft, boxes_per_image(columns))
+    counts = np.concatenate([boxes_per_image(scan.columns) for scan in report.scans])
+    starter.set_boxes(draft, counts)
     starter.set_augmentation(draft, names.values())  # part of the steps that are measured
     starter.set_decoding(draft, columns)
     is_fine_tuned = weights is not None

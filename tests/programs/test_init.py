@@ -125,10 +125,10 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
     for number in range(12):
         image = Image.fromarray(np.full([64, 64, 3], 20 * number, np.uint8))
         image.save(tmp_path / "images" / f"{number}.jpg")
+        cats = "<object><name>cat</name><bndbox><xmin>8</xmin><ymin>8</ymin><xmax>40</xmax>" \
+            "<ymax>48</ymax></bndbox></object>" * (9 if number == 7 else 1)  # fmt: skip
         (tmp_path / "annotations" / f"{number}.xml").write_text(
-            f"<annotation><filename>{number}.jpg</filename><object><name>cat</name><bndbox>"
-            "<xmin>8</xmin><ymin>8</ymin><xmax>40</xmax><ymax>48</ymax></bndbox></object>"
-            "</annotation>"
+            f"<annotation><filename>{number}.jpg</filename>{cats}</annotation>"
         )
     (tmp_path / "val.txt").write_text("3.jpg\n7.jpg\n")
     arguments = ["init", "--from", "voc", "--images", "images", "--annotations", "annotations",
@@ -147,6 +147,7 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
     text = (tmp_path / "out" / "pipeline.config").read_text()
     assert "label_map.pbtxt: cat." in text
     assert "num_steps: 5" in text
+    assert text.count("max_number_of_boxes: 16") == 2, "the fullest image is held out"
     assert (tmp_path / "out" / "records" / "val.record-00000-of-00001").is_file()
 
 
