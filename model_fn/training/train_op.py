@@ -195,7 +195,7 @@ def make_train_op(
 
     If the loss, the norm of the gradients, the learning rate, their product or the values that
     updates write are not, all variables stay as they are, the global step too, and `batch` gets the
-    batch. The constants of the optimizer are finite: `variables_to_train` checks them.
+    batch. The constants of the optimizer are finite: the rules of its fields check them.
 
     Args:
         updates: Further assignments of a step, for example to moving averages of batch norm.
