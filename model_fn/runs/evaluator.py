@@ -14,7 +14,7 @@ from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.rules import require
 from estimator_det.detectors.base import build_preprocessor
-from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError
+from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, UsageError
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import tpu as tpu_input
@@ -291,6 +291,11 @@ def follow(
 ) -> List[Evaluation]:
     """Evaluates checkpoints as `continuous_eval` does, until `end` or the run's `Stop`."""
     refuse_model(checkpoint_dir)
+    if not tf.io.gfile.isdir(checkpoint_dir) and tf1.train.checkpoint_exists(checkpoint_dir):
+        raise UsageError(
+            f"{checkpoint_dir} is one checkpoint, and each new checkpoint of a folder is to be "
+            "evaluated; give the folder"
+        )
     latest: List[Evaluation] = []
     failures = 0
     stop, throttle_secs = run.context.stop, run.context.throttle_secs

@@ -149,7 +149,7 @@ check-config CONFIG --set model.ssd.num_clases=3 | 2 | num_classes
 check-config CONFIG --set train_config.batch_size=many | 2 | batch_size
 check-config CONFIG --config_override 'modle {}' | 2 | model
 evaluate --model_dir=r --timeout_secs=3 | 2 | requires --continuous
-evaluate --model_dir none | 3 | --model_dir: there is no folder none
+evaluate --model_dir none | 3 | --model_dir: there is no folder and no checkpoint none
 evaluate none | 3 | there is no file or folder none
 check-data . | 3 | there is no pipeline.config in the folder .: name the folder of a project or run;
 detect --model none none.jpg | 3 | none.jpg

@@ -164,6 +164,16 @@ def test_options_that_contradict_each_other(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_a_checkpoint_of_a_run_by_its_prefix(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(evaluator, "evaluate_newest", lambda *_, **__: [])
+    monkeypatch.setattr(console, "check_config", lambda *_, **__: {})
+    (tmp_path / "pipeline.config").write_text(pipeline.format_pipeline(GOOD))
+    (tmp_path / "model.ckpt-20.index").touch()
+    # By the configuration beside it.
+    assert cli.main(["evaluate", "--model_dir", str(tmp_path / "model.ckpt-20")]) == 0
+    assert "not as in the run" not in capsys.readouterr().err
+
+
 def test_faults_and_missing_files_have_exit_codes(tmp_path, capsys):
     write_records(tmp_path, [])
     more = ["--records", str(tmp_path / "*.record"), "--label_map", str(tmp_path / "map.pbtxt")]

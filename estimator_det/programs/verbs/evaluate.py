@@ -104,9 +104,10 @@ def run(options: argparse.Namespace) -> None:
     from model_fn.checkpoints.find import refuse_model
 
     refuse_model(options.model_dir)  # before its configuration is missing
+    run_of_checkpoint = _run_of(options.model_dir)
     if not (options.config or options.pipeline_config_path):
-        _check_run(options.model_dir)
-    config = load(options, os.path.join(options.model_dir, CONFIG_FILE))
+        _check_run(run_of_checkpoint)
+    config = load(options, os.path.join(run_of_checkpoint, CONFIG_FILE))
     run_evaluation(
         config,
         options.model_dir,
@@ -120,16 +121,24 @@ def run(options: argparse.Namespace) -> None:
     )
 
 
+def _run_of(checkpoint: str) -> str:
+    """The folder itself, or the folder of a checkpoint that is given by its prefix."""
+    from estimator_det.compat import tf, tf1
+    from model_fn.checkpoints.find import stem_of
+
+    is_folder = tf.io.gfile.isdir(checkpoint)
+    if is_folder or not tf1.train.checkpoint_exists(stem_of(checkpoint)):
+        return checkpoint
+    return os.path.dirname(checkpoint) or "."
+
+
 def _results_folder(
     options: argparse.Namespace, config: pipeline_pb2.TrainEvalPipelineConfig
 ) -> str:
     """The output folder; of a run with other settings, a folder in it."""
     from estimator_det import files
-    from estimator_det.compat import tf
 
-    checkpoint = options.model_dir
-    is_folder = options.continuous or tf.io.gfile.isdir(checkpoint)
-    run = checkpoint if is_folder else os.path.dirname(checkpoint) or "."
+    run = _run_of(options.model_dir)
     folder = options.output_dir or run
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
@@ -161,7 +170,9 @@ def _check_run(folder: str) -> None:
     from estimator_det import files
 
     if not files.exists(folder):
-        raise FileNotFoundError(f"--model_dir: there is no folder {folder}; correct the path")
+        raise FileNotFoundError(
+            f"--model_dir: there is no folder and no checkpoint {folder}; correct the path"
+        )
     if not files.exists(os.path.join(folder, CONFIG_FILE)):
         raise FileNotFoundError(
             f"--model_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "

@@ -12,7 +12,13 @@ import pytest
 from estimator_det.compat import estimator, tf, tf1
 from estimator_det.config.derived_models import evaluated_model
 from estimator_det.detectors.base import build_preprocessor
-from estimator_det.errors import CheckpointGoneError, ConfigError, DamagedCheckpointsError, RunError
+from estimator_det.errors import (
+    CheckpointGoneError,
+    ConfigError,
+    DamagedCheckpointsError,
+    RunError,
+    UsageError,
+)
 from inputs import pipeline as input_pipeline
 from inputs.bad_records import log as fault_log
 from inputs.bad_records.kinds import SKIP, RecordFault
@@ -23,6 +29,7 @@ from model_fn.model_fn import create_model_fn
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions, TrainOptions
+from model_fn.runs.training_end import TrainingEnd
 from tests.checkpoints import save
 from tests.inputs.examples import BOXES, example, picture, pipeline, write
 from tests.model_fn import fake
@@ -243,6 +250,14 @@ def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path,
             checkpoint = save(tmp_path, {"x": value}, step)
             run.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
         assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
+
+
+def test_a_continuous_evaluation_takes_a_folder(tmp_path):
+    (tmp_path / "model.ckpt-2.index").touch()
+    run, checkpoint = evaluator.EvaluationRun(fake.run_context(tmp_path), []), "model.ckpt-2"
+    end = TrainingEnd(str(tmp_path), 2)
+    with pytest.raises(UsageError, match=r"model\.ckpt-2 is one checkpoint.*give the folder"):
+        evaluator.follow(run, str(tmp_path / checkpoint), end)
 
 
 def test_tiles_have_no_effect_on_whole_images(tmp_path, caplog):
