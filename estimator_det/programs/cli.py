@@ -44,7 +44,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         for end, metavar in (("_dir", "DIR"), ("secs", "SECONDS"), ("seconds", "SECONDS")):
             if name.endswith(end):
                 return metavar
-        names = {int: "N", base.positive: "N", float: "X", base.above_zero: "X"}
+        names = {int: "N", base.positive: "N", base.natural: "N", float: "X", base.above_zero: "X"}
         return names.get(action.type) or name.rpartition("_")[2].upper()
 
     def _iter_indented_subactions(self, action: argparse.Action) -> Any:

@@ -140,7 +140,9 @@ train --model_dir run | 2 | --pipeline_config_path
 train CONFIG | 2 | no folder for the run is given: give the folder of a project or run, as in
 train none | 3 | there is no file or folder none; correct the path
 train c --model_dir=r --rescale_schedule | 2 | needs --num_train_steps above
-train CONFIG --model_dir=r --eval_every_steps=0 | 2 | every_steps is 0; give 1 or more
+train CONFIG --model_dir=r --eval_every_steps=0 | 2 | --eval_every_steps: '0' is not allowed: give 1
+train CONFIG --model_dir=r --keep_checkpoint_max=-1 | 2 | --keep_checkpoint_max: '-1' is not allowed
+demo --seed=-1 --output_dir=o | 2 | --seed: '-1' is not allowed: give 0 or more
 train --pipeline_config_path CONFIG --model_dir r | 2 | placeholder
 check-config | 2 | no configuration is given
 check-data a.config --pipeline_config_path=b.config | 2 | two configurations are given, a.config as

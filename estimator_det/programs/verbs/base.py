@@ -133,6 +133,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def natural(text: str) -> int:
+    """The value of an option that may be 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: give 0 or more")
+    return int(text)
+
+
 def number(is_allowed: Callable[[float], bool], refusal: str) -> Callable[[str], float]:
     """The type of an option whose value is a number; the refusal says what it is not."""
 

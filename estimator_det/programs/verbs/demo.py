@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from estimator_det.programs.verbs.base import add_options, add_set_argument
+from estimator_det.programs.verbs.base import add_options, add_set_argument, natural, positive
 
 SUMMARY = "Makes a data set of shapes; trains, evaluates, exports and runs a small detector"
 EXAMPLE = "--output_dir demo_output --seed 1"
@@ -20,12 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "folder of the data, the run and the export (default: %(default)s)"
     add_options(parser, str, {"--output_dir": text}, default="demo_output")
     text = "seed of the data and the initial weights (default: %(default)s)"
-    add_options(parser, int, {"--seed": text}, default=0)
-    add_options(
-        parser,
-        int,
-        {"--num_train_steps": "steps of the training (default: train_config.num_steps)"},
-    )
+    add_options(parser, natural, {"--seed": text}, default=0)
+    text = "steps of the training (default: train_config.num_steps)"
+    add_options(parser, positive, {"--num_train_steps": text})
     text = "size of the data set (default: %(default)s)"
     add_options(parser, str, {"--size": text}, default="small", choices=("tiny", "small", "large"))
     add_set_argument(parser)

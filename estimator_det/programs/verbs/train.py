@@ -23,6 +23,7 @@ from estimator_det.programs.verbs.base import (
     add_verbose_argument,
     fields_of,
     load,
+    natural,
     positive,
     require_path,
 )
@@ -74,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--save_checkpoints_steps": "steps between checkpoints",
         "--save_checkpoints_secs": "seconds between checkpoints (default: 600)",
     }
-    add_options(parser.add_mutually_exclusive_group(), int, intervals)
+    add_options(parser.add_mutually_exclusive_group(), positive, intervals)
     accept_names(parser, {"--checkpoint_every_n": "--save_checkpoints_steps"})
     text = "how many of the newest checkpoints to keep; 0 for all (default: %(default)s)"
-    add_options(parser, int, {"--keep_checkpoint_max": text}, default=5)
+    add_options(parser, natural, {"--keep_checkpoint_max": text}, default=5)
     parser.add_argument(
         "--precision",
         choices=(AUTO, *run_options.PRECISIONS),
@@ -158,13 +159,14 @@ def _loop(arguments: argparse.Namespace) -> Optional[run_options.LoopOptions]:
 
 
 def _add_evaluation_arguments(group: Any) -> None:
-    intervals = {
-        "--eval_every_steps": "steps between evaluations; each saves a checkpoint (default: "
-        "eval_config.eval_interval_steps, and where it is 0, time decides)",
-        "--eval_throttle_secs": "minimum seconds between evaluations (default: "
-        "eval_config.eval_interval_secs)",
-    }
-    add_options(group.add_mutually_exclusive_group(), int, intervals)
+    intervals = group.add_mutually_exclusive_group()
+    text = (
+        "steps between evaluations; each saves a checkpoint (default: "
+        "eval_config.eval_interval_steps, and where it is 0, time decides)"
+    )
+    add_options(intervals, positive, {"--eval_every_steps": text})
+    text = "minimum seconds between evaluations (default: eval_config.eval_interval_secs)"
+    add_options(intervals, natural, {"--eval_throttle_secs": text})
     text = (
         "keep and export the checkpoint with the best value of this metric, e.g. "
         "DetectionBoxes_Precision/mAP; the lowest value of a loss is the best"
