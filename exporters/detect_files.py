@@ -49,13 +49,17 @@ class Filter(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """The result for one image file."""
+    """The result for one image file.
+
+    `highest_score` is of all detections of the wanted classes, and 0 without any.
+    """
 
     path: str
     detections: Optional[Detections]  # None if the image cannot be used
     drawing: Optional[str]  # path; None without one, or if the image cannot be used
     error: Optional[str]
     reduced_by: int = 1  # factor in `image_files.ImageFile`
+    highest_score: float = 0.0
 
 
 def detect_files(
@@ -78,7 +82,7 @@ def detect_files(
     used_names: Set[str] = set()
     with open(os.path.join(output_dir, DETECTIONS_FILE), "w", encoding="utf-8") as lines:
         for path in paths:
-            line, image, detections = detect_image(
+            line, image, detections, highest = detect_image(
                 detector, path, functools.partial(read_image, path), passes
             )
             lines.write(json_line(line))
@@ -91,15 +95,19 @@ def detect_files(
                 picture_path = os.path.join(output_dir, _drawing_name(path, suffix, used_names))
                 picture = Image.fromarray(detections.draw(image.pixels))
                 picture.save(picture_path, quality=_JPEG_QUALITY)  # PNG has no quality
-            yield FileResult(path, detections, picture_path, None, image.reduced_by)
+            yield FileResult(path, detections, picture_path, None, image.reduced_by, highest)
 
 
 class ImageResult(NamedTuple):
-    """The result for one image; it has no image and no detections if the image cannot be used."""
+    """The result for one image; it has no image and no detections if the image cannot be used.
+
+    `highest_score` is the one of `FileResult`.
+    """
 
     line: Dict[str, Any]  # for JSON lines
     image: Optional[ImageFile] = None
     detections: Optional[Detections] = None
+    highest_score: float = 0.0
 
 
 def detect_image(
@@ -115,8 +123,9 @@ def detect_image(
         if isinstance(error, tf.errors.OpError):
             reason = f"{name}: the model fails: {failures.reason(error)}"
         return ImageResult({"file": name, "error": reason})
+    highest = float(passes._replace(min_score=0.0).apply(detections).scores.max(initial=0.0))
     detections = passes.apply(detections)
-    return ImageResult(_image_line(name, image, detections), image, detections)
+    return ImageResult(_image_line(name, image, detections), image, detections, highest)
 
 
 def _drawing_name(path: str, suffix: str, used_names: Set[str]) -> str:

@@ -108,7 +108,8 @@ def detect_shard(job: DetectionJob, shard: Shard, detector: Detector) -> ShardRe
     num_detections = 0
     with _records(job, shard.number) as write:
         for picture in _pictures(job, shard):
-            line, image, detections = detect_image(detector, picture.name, picture.read, job.passes)
+            outcome = detect_image(detector, picture.name, picture.read, job.passes)
+            line, image, detections = outcome.line, outcome.image, outcome.detections
             line.update(picture.place)
             lines.append(json_line(line))
             if image is None or detections is None:

@@ -186,7 +186,10 @@ def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_pa
     assert cli.main([*arguments, "--classes", "circle, star"]) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
     assert {each["name"] for each in line["detections"]} <= {"circle", "star"}
-    assert line["detections"]
+    highest = max(each["score"] for each in line["detections"])
+    assert cli.main([*arguments, "--classes=circle,star", "--threshold=1"]) == 0
+    printed = capsys.readouterr().out
+    assert f"a.png: no detection; the highest score is {highest:.2f} -> " in printed
 
 
 def test_unknown_signature(exported):

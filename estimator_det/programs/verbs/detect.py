@@ -307,7 +307,9 @@ def _detect_images(
         pairs = zip(result.detections.names, result.detections.scores)
         labels = [f"{name} {score:.2f}" for name, score in pairs]
         size = f" (at 1/{result.reduced_by} of its size)" if result.reduced_by > 1 else ""
-        detections = printing.listed(labels, MOST_PRINTED) or "no detection"
+        detections = printing.listed(labels, MOST_PRINTED) or (
+            f"no detection; the highest score is {result.highest_score:.2f}"
+        )
         arrow = f" -> {result.drawing}" if result.drawing else ""
         console.print_line(f"{result.path}{size}: {detections}{arrow}")
     console.print_line(f"all detections: {os.path.join(output_dir, DETECTIONS_FILE)}")
