@@ -250,7 +250,7 @@ def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None
     while batch > 1 and speed.num_bytes * batch / speed.batch_size > memory / 2:
         batch //= 2
     reason = "Smaller batches take more steps in the given time, larger ones need more memory"
-    free = f"{memory / 2**30:.0f} GB of memory are free here."
+    free = f"{memory / 1e9:.0f} GB of memory are free here."
     draft.set("train_config.batch_size", batch, f"{reason}: {free}")
 
 

@@ -95,8 +95,8 @@ def make_plan(
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{epochs:.0f} passes over the data; "
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
-        f"with {starter.EVALUATIONS} evaluations, and "
-        f"{speed.num_bytes / 2**30:.1f} GB of memory"
+        f"with {starter.EVALUATIONS} evaluations, and at least "
+        f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
 
