@@ -3,7 +3,6 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import RunError
-from estimator_det.protos import model_pb2
 from model_fn.checkpoints import variables
 from model_fn.checkpoints.variables import NEUTRAL_STATISTICS
 from tests.checkpoints import save
@@ -54,17 +53,6 @@ def test_what_training_alone_needs_is_not_reported(tmp_path, caplog):
         for name in names:
             variables.check_variables(prefix, {name: weights})
     assert not caplog.records
-
-
-def test_a_mismatch_is_explained_by_the_option(tmp_path):
-    classes, boxes = (f"BoxPredictor_0/{head}Predictor/biases" for head in ("Class", "BoxEncoding"))
-    prefix = save(tmp_path, {classes: np.zeros(36), boxes: np.zeros(12)})
-    model = model_pb2.DetectionModel()
-    model.ssd.num_classes = 2
-    with tf.Graph().as_default():
-        ours = {name: tf1.get_variable(name, [size]) for name, size in ((classes, 9), (boxes, 12))}
-        with pytest.raises(RunError, match=r"(?s)has shape \[36\].*--set model.ssd.num_classes=11"):
-            variables.check_variables(prefix, ours, model)
 
 
 def test_corrections_of_ranges_alone_are_not_reported(tmp_path, caplog):

@@ -9,7 +9,6 @@ from typing import Any, List
 import pytest
 
 from estimator_det.compat import tf1
-from estimator_det.console.signals import Stop
 from estimator_det.errors import VARIABLES_LOST, RunError, SessionLostError, UsageError
 from model_fn.runs.backends.estimator import EstimatorBackend
 from model_fn.runs.context import Hook, RunContext, StepResult
@@ -160,16 +159,3 @@ def test_lost_variables_with_progress_do_not(readers, tmp_path, monkeypatch, pau
     fake.train(tmp_path, 8)
     assert attempts == list(range(7))
     assert checkpoints.trained_steps(tmp_path) == 8
-
-
-def test_the_first_cause_counts():
-    stop = Stop()
-    stop.raise_if_requested()
-    assert not stop.is_requested
-    stop.request()  # a plain end
-    stop.raise_if_requested()
-    assert stop.is_requested and stop.cause is None
-    stop.request(OSError("first"))
-    stop.request(ValueError("second"))
-    with pytest.raises(OSError, match="first"):
-        stop.raise_if_requested()

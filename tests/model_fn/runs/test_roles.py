@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from estimator_det.errors import UsageError
 from model_fn.runs import roles
 from model_fn.runs.cluster import SINGLE, Cluster, Task
 from model_fn.runs.options import EvaluationOptions, LoopOptions, TpuOptions
@@ -50,9 +49,3 @@ def test_evaluations_beside_an_evaluator(tmp_path, caplog):
         roles.find_role(context, evaluates=evaluates)
         assert len(caplog.records) == count
     assert "every_steps has no effect in a cluster: its evaluator evaluates each" in caplog.text
-
-
-def test_a_hook_of_a_session_is_refused_by_the_loop(tmp_path):
-    context = fake.run_context(tmp_path, hooks=[object()], **_loop("none"))
-    with pytest.raises(UsageError, match="object needs a session, and the TF2 loop has none"):
-        roles.find_role(context)

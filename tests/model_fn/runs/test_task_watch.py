@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import socket
-import time
 import types
 from typing import Any, List, Set
 
 import pytest
 
-from estimator_det.compat import tf
 from estimator_det.console.signals import Stop
 from estimator_det.errors import MissingTaskError
 from model_fn.runs import task_watch
@@ -88,16 +86,6 @@ def test_when_training_is_over_tasks_leave(monkeypatch):
     world.stop.raise_if_requested()
 
 
-def test_the_thread_looks(monkeypatch):
-    monkeypatch.setattr("model_fn.runs.task_watch.POLL_SECS", 0.001)
-    world = World(monkeypatch, is_over=lambda: True)
-    with world.watch.watching():
-        deadline = time.monotonic() + 60
-        while not world.stop.is_requested and time.monotonic() < deadline:
-            time.sleep(0.001)
-    assert world.stop.is_requested
-
-
 MISSING_TASK = """
 import logging, os, sys, threading
 from estimator_det.compat import tf
@@ -123,16 +111,6 @@ with watch.watching():
 @pytest.mark.parametrize("sink", sinks.SINKS)
 def test_a_missing_task_ends_a_process_that_cannot_write(forker, sink):
     assert forker.program(MISSING_TASK.format(sink=sink)).wait(60) == 1
-
-
-def test_storage_that_is_away_does_not_hide_a_missing_task(monkeypatch):
-    def is_over() -> bool:
-        raise tf.errors.UnavailableError(None, None, "storage is away")
-
-    world = World(monkeypatch, is_over=is_over)
-    world.there = set()
-    world.look_at(10)
-    assert isinstance(world.stop.cause, MissingTaskError)
 
 
 def test_what_listens():

@@ -86,12 +86,6 @@ def test_an_option_that_restores_heads_is_told(checkpoint, kind, is_told):
         assert text not in warm_start.table_of(detector, config).heading()
 
 
-def test_missing_checkpoint_is_named(tmp_path):
-    for path in (str(tmp_path / "PATH_TO_BE_CONFIGURED"), str(tmp_path)):
-        with pytest.raises(FileNotFoundError, match="no checkpoint"):
-            warm_start.table_of(None, train_pb2.TrainConfig(fine_tune_checkpoint=path))
-
-
 def test_resuming_does_not_look_at_it(checkpoint, tmp_path):
     config = train_pb2.TrainConfig(fine_tune_checkpoint="gone")
     model_dir = str(pathlib.Path(checkpoint).parent)
