@@ -212,6 +212,19 @@ def _run(
     return runner.run(config, str(folder), settings, evaluates=evaluates)
 
 
+def steps_of_model_fn(config: Any, batch: Any, num_steps: int) -> Dict[str, Any]:
+    """Losses of steps on a batch of arrays, and variables before the first and after the last."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(1)
+        tensors = tf.nest.map_structure(tf.constant, batch)
+        spec = model_fn.create_model_fn(config)(*tensors, tf_estimator.ModeKeys.TRAIN, {})
+        session.run(tf1.global_variables_initializer())
+        variables = {variable.op.name: variable for variable in tf1.global_variables()}
+        start = session.run(variables)
+        losses = [float(session.run(spec.train_op)) for _ in range(num_steps)]
+        return {"start": start, "losses": losses, "end": session.run(variables)}
+
+
 def arrays(batch_size: int = 2, seed: int = 0) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """Features and labels of a batch, as arrays; the second of two boxes is padding."""
     rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ from inputs import schema
 from inputs.label_map import read_label_map
 from model_fn import model_fn as create
 from model_fn.checkpoints import savers
-from model_fn.training.step import groundtruth_from_labels, without_padding
+from model_fn.training.step import groundtruth_from_labels
 from tests.checkpoints import save
 from tests.model_fn import fake
 
@@ -33,20 +33,11 @@ def _tensors() -> Any:
 
 
 def _train(text: str, steps: int = 1) -> Dict[str, Any]:
-    """Losses of each step and all variables after the last."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.set_random_seed(1)
-        model_fn = create.create_model_fn(fake.pipeline_config(text))
-        spec = model_fn(*_tensors(), ModeKeys.TRAIN, {})
-        session.run(tf1.global_variables_initializer())
-        start = {v.op.name: session.run(v) for v in tf1.global_variables()}
-        losses = [session.run(spec.train_op) for _ in range(steps)]
-        after = {v.op.name: session.run(v) for v in tf1.global_variables()}
-    return {"losses": losses, "start": start, "after": after}
+    return fake.steps_of_model_fn(fake.pipeline_config(text), fake.arrays(), steps)
 
 
 def _moved(run: Dict[str, Any]) -> List[str]:
-    return [n for n in run["after"] if not np.array_equal(run["after"][n], run["start"][n])]
+    return [n for n in run["end"] if not np.array_equal(run["end"][n], run["start"][n])]
 
 
 def test_tpu_spec_is_always_built_and_left_alone_on_tpu():
@@ -74,7 +65,7 @@ def test_loss_falls_and_freezing_holds():
     run = _train("train_config { freeze_variables: 'FeatureExtractor/' }", steps=8)
     assert run["losses"][-1] < run["losses"][0]
     assert "FeatureExtractor/BatchNorm/beta" not in _moved(run)
-    assert run["after"]["global_step"] == 8
+    assert run["end"]["global_step"] == 8
 
 
 def test_training_spec():
@@ -195,16 +186,6 @@ def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
     other = save(tmp_path, {WEIGHTS: 1.0})
     with pytest.raises(RunError, match=r"FeatureExtractor/BatchNorm/beta\S* is missing"):
         _evaluate(config, {"checkpoint": other}, other)
-
-
-def test_padding_is_left_out_of_the_loss():
-    labels = fake.arrays()[1]
-    labels[schema.NUM_BOXES] = np.int32([0, 1])
-    shorter = without_padding(tf.nest.map_structure(tf.constant, labels))
-    assert shorter[schema.BOXES].numpy().tolist() == labels[schema.BOXES][:, :1].tolist()
-    assert shorter[schema.CLASSES].shape[1] == shorter[schema.WEIGHTS].shape[1] == 1
-    labels[schema.NUM_BOXES] = np.int32([0, 0])
-    assert without_padding(labels)[schema.BOXES].shape[1] == 1
 
 
 def test_dummy_loss():

@@ -11,9 +11,8 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from estimator_det.compat import estimator, tf, tf1
+from estimator_det.compat import tf
 from inputs import schema
-from model_fn.model_fn import create_model_fn
 from model_fn.training.loop_step import NO_STOP, LoopStep
 from tests import small_extractor
 from tests.detectors import configs
@@ -40,19 +39,6 @@ def _arrays(num_boxes: List[int]) -> Any:
 
     some = {name: np.resize(each.numpy(), (size, *each.shape[1:])) for name, each in labels.items()}
     return features, {**some, schema.NUM_BOXES: np.int32(num_boxes)}
-
-
-def _by_model_fn(config: Any, arrays: Any, num_steps: int) -> Dict[str, Any]:
-    """Losses of each step, and variables before the first and after the last."""
-    with tf.Graph().as_default(), tf1.Session() as session:
-        tf1.set_random_seed(1)
-        batch = tf.nest.map_structure(tf.constant, arrays)
-        spec = create_model_fn(config)(*batch, estimator.ModeKeys.TRAIN, {})
-        session.run(tf1.global_variables_initializer())
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        start = session.run(variables)
-        losses = [float(session.run(spec.train_op)) for _ in range(num_steps)]
-        return {"start": start, "losses": losses, "end": session.run(variables)}
 
 
 def _mirrored() -> Any:
@@ -126,19 +112,19 @@ def compare(case: str, num_steps: int) -> Dict[str, Any]:
     if case == "images":  # each one a part
         config = _config(freeze_batchnorm=True)
         arrays = _arrays([2, 1, 2, 0, 1, 1, 2, 2])
-        expected = _by_model_fn(config, arrays, num_steps)
+        expected = fake.steps_of_model_fn(config, arrays, num_steps)
         one = tf.distribute.OneDeviceStrategy("/cpu:0")
         return _by_loop(one, config, [arrays], expected, 8)
     if case in ("replicas", "parts", "workers"):
         config = _config(freeze_batchnorm=True)
         # Replicas and parts match different numbers of anchors, the last part none.
         arrays = _arrays([2, 1, 2, 0])
-        expected = _by_model_fn(config, arrays, num_steps)
+        expected = fake.steps_of_model_fn(config, arrays, num_steps)
         shares = [_shared(arrays, 0), _shared(arrays, 1)]
         num_parts = 1 if case == "replicas" else 2
         return _by_loop(strategy, config, shares, expected, num_parts)
     config, arrays = _config(), _arrays([2, 2])
-    expected = _by_model_fn(config, arrays, num_steps)
+    expected = fake.steps_of_model_fn(config, arrays, num_steps)
     return _by_loop(strategy, config, [arrays, arrays], expected)
 
 
@@ -171,7 +157,7 @@ def _assert_equal(found: Dict[str, Any], num_steps: int, tolerance: float) -> No
 @pytest.mark.usefixtures("small_network")
 def test_a_batch_without_boxes_is_trained_on():
     config, arrays = _config(freeze_batchnorm=True), _arrays([0, 0])
-    expected = _by_model_fn(config, arrays, 1)
+    expected = fake.steps_of_model_fn(config, arrays, 1)
     strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
     _assert_equal(_by_loop(strategy, config, [arrays], expected, 2), 1, 1e-5)
 
