@@ -245,16 +245,6 @@ def test_text_picture_and_numbers(tmp_path):
     assert few.held_out_error is None
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_round_trip_through_the_configuration(kind):
-    config, scores = pipeline_of(), final()
-    fitted = calibration.fit(kind, synthetic(overconfident), scores)
-    changed = pipeline.merge_text(config, calibration.override_text(fitted, scores))
-    assert changed.model.ssd.post_processing.calibration_config == fitted
-    changed.model.ssd.post_processing.ClearField("calibration_config")
-    assert changed == config
-
-
 def test_long_texts_are_one_line_or_refused(tmp_path, monkeypatch):
     config, kind, scores = pipeline_of(), "class_id_sigmoid_calibrations", final()
     matches = synthetic(overconfident, classes=300, images=100)

@@ -13,23 +13,6 @@ def _evaluations(*values, metric=METRIC):
     return [Evaluation("0", step, {metric: value}) for step, value in enumerate(values, start=1)]
 
 
-@pytest.mark.parametrize(
-    ("lower", "value", "than", "min_delta", "better"),
-    [
-        (False, 0.5, 0.4, 0.0, True),
-        (False, 0.4, 0.4, 0.0, False),
-        (False, 0.75, 0.5, 0.25, False),
-        (False, math.nan, 0.1, 0.0, False),
-        (False, 0.1, math.nan, 0.0, True),
-        (True, 2.0, 1.0, 0.0, False),
-        (True, 0.4, 0.5, 0.05, True),
-        (True, 0.25, 0.5, 0.25, False),
-    ],
-)
-def test_what_is_better(lower, value, than, min_delta, better):
-    assert history.is_better(value, than, min_delta, lower_is_better=lower) is better
-
-
 def test_evaluations_without_progress():
     count = history.evaluations_without_progress
     assert count([], METRIC) == 0

@@ -107,15 +107,3 @@ def test_keypoints_of_low_scores_are_not_drawn():
     )
     (pixels,) = drawn(batch)
     assert has_color(pixels[8:12, 12:18], 1) and not has_color(pixels[8:12, 42:48], 1)
-
-
-def test_boxes_are_drawn_where_they_are_in_an_image_that_was_resized():
-    def drawn(scale: int) -> bytes:
-        box = (0.9, 1, *(scale * side for side in (4, 6, 16, 20)))
-        pictures = Pictures(eval_pb2.EvalConfig(num_visualizations=1), [{"id": 1, "name": "cat"}])
-        size = np.int32([[20, 30]])
-        sizes = ImageSizes(None, size, size * scale)
-        pictures.add(hand.image([], [box]), sizes, np.ones((1, 20, 30, 3), np.uint8))
-        return pictures.summary()
-
-    assert drawn(1) == drawn(3)

@@ -131,19 +131,6 @@ def test_files_of_other_images_are_refused(tmp_path):
     lookup_of(tmp_path, []).check_any()
 
 
-def test_warnings(tmp_path):
-    found = [(image, k, CAT, 0.9) for image in (1, 2, 3, 4, 5) for k in (1, 1, 90)]
-    lookup = Lookup(read_detections(write_results(tmp_path, found), NAMES, Wanted()))
-    for name in ("1", "a", "b", "c", "d"):
-        _find(lookup, name)
-    assert lookup.warnings() == [
-        "8 detections of 4 images are not scored: no record has the source_id or filename '2', "
-        "'3', '4' and 1 more",
-        "4 images of the records have no detection in the file: 'a', 'b', 'c' and 1 more",
-        "5 detections are not scored: the label map has no class of these ids: 90 (5)",
-    ]
-
-
 def test_a_configuration_without_a_reader_is_refused(tmp_path):
     config = write_records(tmp_path, [])
     del config.eval_input_reader[:]

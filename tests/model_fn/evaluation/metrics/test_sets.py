@@ -85,18 +85,9 @@ def test_other_names_of_a_set_given_together_make_one(names):
     assert chosen_metrics(several) == [names[0], "coco_detection_metrics"]
 
 
-def test_images_of_a_batch_have_no_padding():
-    detections = [(0.9, 1, 0, 0, 1, 1), (0.8, 2, 0, 0, 2, 2), (0.7, 9, 0, 0, 3, 3)]
-    batch = hand.with_masks(hand.image([CAT, FAR], detections, labeled_classes=[1, 0, 1]))
-    (image,) = batch._replace(num_boxes=[1], num_detections=[2]).images()
-    assert image.boxes.tolist() == [[0, 0, 10, 10]] and image.is_crowd.tolist() == [False]
-    assert image.labeled_classes.tolist() == [1, 0, 1] and image.verified_negatives is None
-    for chosen in (np.array([False, True]), np.array([1])):
-        second = image.with_detections(chosen)
-        assert second.detection_classes.tolist() == [2] and len(second.detection_boxes) == 1
-        assert second.masks.detections == [batch.masks.detections[0][1]]
+def test_ids_outside_of_a_k_hot_vector_are_not_in_it():
     ids = np.int32([1, 2, 3, 4, 0, -1])
-    assert has_class(image.labeled_classes, ids).tolist() == [True, False, True, *[False] * 3]
+    assert has_class(np.float32([1, 0, 1]), ids).tolist() == [True, False, True, *[False] * 3]
 
 
 def test_lvis_counts_the_300_best_of_an_image_of_any_class():
