@@ -133,8 +133,6 @@ def test_checks_run_no_module_that_they_only_find(verb, runs_it, tmp_path, capsy
 ERRORS = """
 trian | 2 | unknown verb trian; did you mean 'train'?
 help trian | 2 | unknown verb trian; did you mean 'train'?
-train --num_replicas=2 --model_dir=r CONFIG | 2 | --strategy mirrored
-train --accumulate_steps=2 --model_dir=r CONFIG | 2 | --strategy none
 train CONFIG --model_dir=r --num_train_steps=-5 | 2 | num_train_steps=-5: allowed are 0 to 4,294
 train --model_dir run | 2 | --pipeline_config_path
 train CONFIG | 2 | no folder for the run is given: give the folder of a project or run, as in

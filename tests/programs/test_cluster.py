@@ -6,7 +6,6 @@ worker may be in the middle of a step.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -23,7 +22,6 @@ from tests.programs.clusters import (
     ENDLESS,
     LocalCluster,
     check_whole,
-    free_addresses,
     saved_steps,
     wait_for_step,
 )
@@ -168,16 +166,3 @@ def test_a_port_that_is_taken(forker, tmp_path):
         first.wait()
     finally:
         cluster.kill()
-
-
-def test_refused_before_a_server_starts(forker, tmp_path):
-    config = tmp_path / "none.config"
-    config.write_text("model { ssd { num_classes: 1 } }")
-    (address,) = free_addresses(1)
-    settings = {"cluster": {"worker": [address, "h:1"]}, "task": {"type": "worker", "index": 5}}
-    run = forker.command(
-        "train", str(config), "--model_dir", str(tmp_path / "model"),
-        environment={"TF_CONFIG": json.dumps(settings)},
-    )  # fmt: skip
-    assert run.wait() == console.EXIT_USAGE
-    assert 'the task {"type": "worker", "index": 5} is not in the cluster' in run.output()

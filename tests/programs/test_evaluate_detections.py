@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 from typing import Any
 
@@ -172,13 +171,3 @@ def test_a_checkpoint_of_a_run_by_its_prefix(tmp_path, capsys, monkeypatch):
     # By the configuration beside it.
     assert cli.main(["evaluate", "--model_dir", str(tmp_path / "model.ckpt-20")]) == 0
     assert "not as in the run" not in capsys.readouterr().err
-
-
-def test_faults_and_missing_files_have_exit_codes(tmp_path, capsys):
-    write_records(tmp_path, [])
-    more = ["--records", str(tmp_path / "*.record"), "--label_map", str(tmp_path / "map.pbtxt")]
-    assert cli.main(["evaluate", "--detections", str(tmp_path / "none.json"), *more]) == 3
-    path = tmp_path / "found.json"
-    path.write_text(json.dumps([{"image_id": 1}]))
-    assert cli.main(["evaluate", "--detections", str(path), *more]) == 1
-    assert "entry 1 (line 1): has no category_id" in capsys.readouterr().err

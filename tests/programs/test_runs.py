@@ -151,12 +151,6 @@ def test_model_main_only_evaluates(resumed, config_path, capsys):
     assert "mAP@.50IOU" in capsys.readouterr().out
 
 
-def test_evaluation_without_a_checkpoint(config_path, tmp_path, capsys):
-    common = ["model_main", f"--pipeline_config_path={config_path}", "--model_dir=m"]
-    assert model_main.main([*common, f"--checkpoint_dir={tmp_path}", "--run_once"]) == 3
-    assert "no checkpoint" in capsys.readouterr().err
-
-
 SMALL_CENTER_NET = [
     "train_config.batch_size=2",
     "model.center_net.image_resizer.fixed_shape_resizer.height=64",

@@ -277,12 +277,3 @@ def test_a_rehearsal_trains_with_the_package_in_an_environment_of_its_own(
     assert "step 2/2" in log
     assert (folder / "output" / "model.ckpt-2.index").exists()
     assert list((folder / "environment").glob("lib/*/site-packages/inputs/pipeline.py"))
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_fails_in_the_rehearsal_is_reported_with_its_log(submit, config_path, capsys):
-    broken = "--config_override=train_config { num_steps: 0 }"
-    arguments = ["--stage_data", "--rehearse", "--reuse_packages", "--", broken, "--mode=eval"]
-    assert submit(*arguments, "--run_once", config=config_path) == 1
-    error = capsys.readouterr().err
-    assert "rehearsal: chief 0 failed with exit code 3" in error
