@@ -14,7 +14,6 @@ import pytest
 from estimator_det.console import printing
 from estimator_det.errors import Problem, error, warning
 from estimator_det.files.text import LONGEST_VALUE
-from tests.conftest import ROOT
 from tests.hostile import CONTROLS, shows_as_itself
 
 
@@ -35,15 +34,6 @@ def test_long_values_lose_their_middle():
     assert printing.quoted("it's\n") == repr("it's\n")
 
 
-@pytest.mark.parametrize("sink", ["closed", "full disk", "dead pipe"])
-def test_messages_for_nobody_are_no_error(sink):
-    source = (
-        "import sys; from tests import sinks; from estimator_det.console import printing\n"
-        "sinks.use(sys.argv[1]); printing.report('a message', sys.stderr)"
-    )
-    subprocess.run([sys.executable, "-c", source, sink], cwd=ROOT, check=True)
-
-
 def test_a_line_that_is_reported_at_once(capfd):
     printing.report_at_once("a line", "ERROR")
     assert capfd.readouterr().err == "a line\n"
@@ -52,18 +42,6 @@ def test_a_line_that_is_reported_at_once(capfd):
     printing.use_json(False)
     entry = json.loads(capfd.readouterr().err)
     assert (entry["severity"], entry["message"]) == ("ERROR", "a line")
-
-
-def test_a_report_is_escaped_and_cut_but_for_a_document():
-    stream = io.StringIO()
-    printing.report(f"{CONTROLS}\n{'y' * 10**5} remedy", stream)
-    first, second, _ = stream.getvalue().split("\n")
-    assert shows_as_itself(stream.getvalue()) and r"\x1b[2J\r\x07" in first
-    assert len(second) < 2 * printing.LONGEST_LINE and second.endswith(" remedy")
-
-    stream = io.StringIO()
-    printing.report("z" * 10**5, stream, whole=True)
-    assert stream.getvalue() == "z" * 10**5 + "\n"
 
 
 @pytest.fixture

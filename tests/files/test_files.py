@@ -16,11 +16,6 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch):
         files.read_text("gs://b/a")
 
 
-def test_a_remote_file_that_is_absent():
-    with pytest.raises(UsageError, match=r"^ram://nowhere/a\.pbtxt: no such file$"):
-        files.read_bytes("ram://nowhere/a.pbtxt")
-
-
 def test_new_folders_without_content_are_removed(tmp_path):
     folder = tmp_path / "a" / "b" / "c"
     with pytest.raises(KeyError), files.removed_if_empty(str(folder)):
