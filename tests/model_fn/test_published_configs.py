@@ -16,42 +16,24 @@ from model_fn import model_fn
 from model_fn.checks import tpu_graph, tpu_lint
 from tests.conftest import MODELS
 
+FOLDER = MODELS / "tf2" / "pipelines"
 # Configurations of the TF2 line with networks of their own; D2 has none that is published.
-EFFICIENTDETS = {
-    "d0": "ssd_efficientdet_d0_512x512_coco17_tpu-8",
-    "d1": "ssd_efficientdet_d1_640x640_coco17_tpu-8",
-    "d2": "ssd_efficientdet_d1_640x640_coco17_tpu-8",
-    "d3": "ssd_efficientdet_d3_896x896_coco17_tpu-32",
-    "d4": "ssd_efficientdet_d4_1024x1024_coco17_tpu-32",
-    "d5": "ssd_efficientdet_d5_1280x1280_coco17_tpu-32",
-    "d6": "ssd_efficientdet_d6_1408x1408_coco17_tpu-32",
-    "d7": "ssd_efficientdet_d7_1536x1536_coco17_tpu-32",
-}
-CENTER_NETS = (
-    "centernet_hourglass104_512x512_coco17_tpu-8",
-    "centernet_hourglass104_1024x1024_coco17_tpu-32",
-    "centernet_hourglass104_512x512_kpts_coco17_tpu-32",
-    "centernet_hourglass104_1024x1024_kpts_coco17_tpu-32",
-    "centernet_resnet50_v1_fpn_512x512_kpts_coco17_tpu-8",
-    "centernet_resnet50_v2_512x512_kpts_coco17_tpu-8",
-    "own_centernet_mobilenet_v2_512x512",
-    "own_centernet_mobilenet_v2_fpn_512x512_kpts",
-    "own_centernet_resnet101_v1_fpn_512x512",
-)
+EFFICIENTDETS = sorted(path.stem for path in FOLDER.glob("ssd_efficientdet_*.config"))
+CENTER_NETS = sorted(path.stem for path in FOLDER.glob("*centernet_*.config"))
+D1, D2 = "ssd_efficientdet_d1_640x640_coco17_tpu-8", "d2"
 REDUCED = 128  # pixels
 _CLASSES = 4  # of the shapes
 
 
 def _reduced(name: str, record: Any) -> Any:
     """A configuration of the TF2 line with small images of shapes."""
-    folder = MODELS / "tf2" / "pipelines"
-    config = pipeline.read_pipeline(folder / f"{EFFICIENTDETS.get(name, name)}.config")
+    config = pipeline.read_pipeline(FOLDER / f"{D1 if name == D2 else name}.config")
     model = getattr(config.model, config.model.WhichOneof("model"))
     model.num_classes = _CLASSES
     resizer = model.image_resizer.keep_aspect_ratio_resizer
     resizer.min_dimension = resizer.max_dimension = REDUCED
     resizer.pad_to_max_dimension = True
-    if name == "d2":
+    if name == D2:
         model.feature_extractor.type = "ssd_efficientnet-b2_bifpn_keras"
         model.feature_extractor.bifpn.num_filters = 112
         model.feature_extractor.bifpn.num_iterations = 5
@@ -74,7 +56,7 @@ def shape_record(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*EFFICIENTDETS, *CENTER_NETS])
+@pytest.mark.parametrize("name", [*EFFICIENTDETS, D2, *CENTER_NETS])
 def test_a_step_of_efficientdet_and_center_net(shape_record, name):
     config = _reduced(name, shape_record)
     tpu = rules.Tpu(num_shards=1, model_dir="", inference=False, local_files=True)
@@ -97,7 +79,9 @@ def test_a_step_of_efficientdet_and_center_net(shape_record, name):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["d0", *(each for each in CENTER_NETS if "kpts" in each)])
+@pytest.mark.parametrize(
+    "name", [EFFICIENTDETS[0], *(each for each in CENTER_NETS if "kpts" in each)]
+)
 def test_a_step_on_tpu(shape_record, name):
     """Larger networks of a kind, and those without keypoints, have no other operations."""
     config = _reduced(name, shape_record)
