@@ -170,14 +170,7 @@ def _check_readers(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iter
             edit = f"{path}.load_instance_masks=true"
             message = "is false, and the model learns masks"
             yield Problem("error", f"{path}.load_instance_masks", message, edits=(edit,))
-        coder = config.model.ssd.box_coder
-        count = coder.keypoint_box_coder.num_keypoints
-        if coder.HasField("keypoint_box_coder") and reader.num_keypoints != count:
-            message = (
-                f"is {reader.num_keypoints}, and the model learns {counted(count, 'keypoint')}"
-            )
-            edit = f"{path}.num_keypoints={count}"
-            yield Problem("error", f"{path}.num_keypoints", message, edits=(edit,))
+        yield from _check_keypoints(reader, config.model, path)
         yield from _check_context(reader, config.model, path)
     if (
         config.train_config.use_multiclass_scores
@@ -188,6 +181,20 @@ def _check_readers(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iter
             "is true, but the training reader does not load the scores",
             "set train_input_reader.load_multiclass_scores=true",
         )
+
+
+def _check_keypoints(
+    reader: input_reader_pb2.InputReader, model: model_pb2.DetectionModel, path: str
+) -> Iterator[Problem]:
+    """An error if the reader does not load the keypoints that the model learns."""
+    coder, path = model.ssd.box_coder, f"{path}.num_keypoints"
+    count = coder.keypoint_box_coder.num_keypoints
+    if coder.HasField("keypoint_box_coder") and reader.num_keypoints != count:
+        message = f"is {reader.num_keypoints}, and the model learns {counted(count, 'keypoint')}"
+        yield Problem("error", path, message, edits=(f"{path}={count}",))
+    elif model.center_net.keypoint_estimation_task and not reader.num_keypoints:
+        remedy = "set it to the number of keypoints of a box in the records"
+        yield error(path, "is 0, and the model learns keypoints", remedy)
 
 
 def _check_context(

@@ -97,6 +97,31 @@ def test_perfect_maps_have_little_loss_and_others_more():
     assert none.terms["Loss/box/scale"] == none.terms["Loss/pose/keypoint/regression"] == 0
 
 
+@pytest.mark.parametrize("keypoints", [None, tf.zeros([1, 1, 2, 2])])
+def test_groundtruth_has_the_keypoints_of_the_label_map(keypoints):
+    boxes, ones = tf.constant([BOXES[:1]], tf.float32), tf.ones([1, 1])
+    labels = Groundtruth(boxes, tf.eye(2)[tf.newaxis, :1], ones, ones > 0, keypoints=keypoints)
+    detector, maps = perfect(small_config(), BOXES, [0, 1], POINTS)
+    with pytest.raises(ConfigError, match=r"num_keypoints: must be above 2, .*; given: [02]\."):
+        detector.loss(predictions_of(maps), labels)
+
+
+@pytest.mark.parametrize("reader", ["train_input_reader", "eval_input_reader[0]"])
+def test_readers_load_the_keypoints_that_the_model_learns(reader):
+    loads = "{num_keypoints: 3}"
+    config = pipeline.apply_overrides(
+        pipeline_pb2.TrainEvalPipelineConfig(model=small_config()),
+        [f"train_input_reader={loads}", f"eval_input_reader=[{loads}]"],
+    )
+
+    def faulty_counts(config):
+        return [x.field for x in rules.check(config) if x.field.endswith("num_keypoints")]
+
+    assert not faulty_counts(config)
+    field = f"{reader}.num_keypoints"
+    assert faulty_counts(pipeline.apply_overrides(config, [f"{field}=0"])) == [field]
+
+
 def refined(candidates, scores, options):
     """The keypoint at (5, 4) of a box of 8 x 8, and its score."""
     point, box = tf.constant([[[[5.0, 4.0]]]]), tf.constant([[[0.0, 0.0, 8.0, 8.0]]])

@@ -116,11 +116,13 @@ class KeypointTask:
 
     def _labels(self, scene: Scene) -> _Labels:
         groundtruth = scene.groundtruth
-        if groundtruth.keypoints is None:
+        count = 0 if groundtruth.keypoints is None else groundtruth.keypoints.shape[2]
+        if count <= max(self.indices):
             raise ConfigError.at(
                 "train_input_reader.num_keypoints",
-                "is 0, and the model learns keypoints",
-                "set it to the number of keypoints of a box",
+                f"must be above {max(self.indices)}, an id of keypoint_label_map_path; given: "
+                f"{count}",
+                "set it, in each reader, to the number of keypoints of a box in the records",
             )
         points = tf.gather(groundtruth.keypoints, self.indices, axis=2)
         is_seen = ~tf.reduce_any(tf.math.is_nan(points), axis=3)
