@@ -25,27 +25,6 @@ def _hold(path: pathlib.Path, pid: int, host: str) -> None:
     (path / lock.LOCK_FILE).write_text(json.dumps(holder))
 
 
-def test_one_at_a_time(tmp_path):
-    folder = str(tmp_path)
-    with lock.locked(folder):
-        said = json.loads((tmp_path / lock.LOCK_FILE).read_text())
-        assert said["pid"] == os.getpid() and said["host"] == socket.gethostname()
-        with pytest.raises(FolderInUseError) as caught, lock.locked(folder):
-            pass
-        assert f"process {os.getpid()} on {said['host']}" in str(caught.value)
-        assert said["started"] in str(caught.value) and folder in str(caught.value)
-    assert os.listdir(tmp_path) == []
-    with lock.locked(folder):
-        pass
-
-
-def test_left_over_file_is_no_lock(tmp_path):
-    # The kernel's lock went with its process; what the file says does not matter.
-    _hold(tmp_path, os.getppid(), socket.gethostname())
-    with lock.locked(str(tmp_path)):
-        assert str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
-
-
 def test_a_file_system_without_locks_has_a_lease(tmp_path, monkeypatch):
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")

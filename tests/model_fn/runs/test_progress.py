@@ -114,18 +114,6 @@ def test_bad_loss_is_named_though_silent(capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_input_wait_is_a_share_of_the_time_in_steps(monkeypatch):
-    clock = iter([0.0, 1.0, 9.0, 9.0, 17.0])  # A step takes 8 s, 6 of which it waits.
-    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
-    moments: List[events.ProgressReport] = []
-    report = progress.TrainingReport(1, silent=True, listener=moments.append)
-    report.begin(fake.run_context("", num_train_steps=2), 0)
-    for step in (0, 1):
-        report.before_step(step)
-        report.after_step(_result(step + 1, 1.0)._replace(input_wait=6.0))
-    assert [moment.input_wait_share for moment in moments] == [None, 0.75]
-
-
 def test_a_step_waits_for_its_batch():
     def make() -> np.float32:
         time.sleep(0.2)
