@@ -34,11 +34,6 @@ def test_conflicts_are_named():
         "AIP_CHECKPOINT_DIR=c has no effect: the run is saved in m, from --model_dir",
     ]
     assert environment.find_model_dir("m", "m/", {}) == ("m", [])
-    assert environment.find_model_dir(None, None, VERTEX)[1] == [
-        "model_dir is gs://b/out/model, from AIP_MODEL_DIR",
-        "AIP_CHECKPOINT_DIR=gs://b/out/checkpoints has no effect: the run is saved in "
-        "gs://b/out/model, from AIP_MODEL_DIR",
-    ]
 
 
 @pytest.mark.parametrize("name", environment.JOB_VARIABLES)

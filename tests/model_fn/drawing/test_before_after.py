@@ -79,8 +79,3 @@ def test_boxes_in_pixels_are_drawn_in_place(drawn):
     before, after = drawn[0][2][:2]
     np.testing.assert_allclose(after.boxes, before.boxes, atol=1e-6)
     np.testing.assert_allclose(after.keypoints, before.keypoints, atol=1e-6)
-
-
-def test_a_step_that_does_not_suit_the_reader(drawn):
-    with pytest.raises(UsageError, match="copy_paste: needs train_input_reader"):
-        draw("copy_paste { }", [named("a")])

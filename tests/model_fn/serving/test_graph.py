@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.detectors.base import BatchDetections, Context
+from estimator_det.detectors.base import BatchDetections
 from model_fn.serving import graph
 
 pytestmark = pytest.mark.optimized
@@ -42,21 +42,3 @@ def test_a_taken_name_is_an_error():
         tf.constant(0.0, name="detection_boxes")
         with pytest.raises(ValueError, match="detection_boxes"):
             graph.named_outputs(_detections())
-
-
-def test_the_context_reaches_the_network():
-    class Network:
-        def predict(self, inputs, true_shapes, groundtruth=None, context=None):
-            return inputs, true_shapes, context
-
-        def postprocess(self, predictions, true_shapes):
-            seen.append(predictions)
-            assert predictions[1] is true_shapes
-            return _detections()
-
-    seen = []
-    with tf.Graph().as_default():
-        inputs, shapes = tf.zeros([2, 4, 4, 3]), tf.zeros([2, 3], tf.int32)
-        context = Context(tf.zeros([2, 5, 7]), tf.zeros([2], tf.int32))
-        predictions, _ = graph.serve(Network(), inputs, shapes, context=context)
-    assert seen == [predictions] == [(inputs, shapes, context)]
