@@ -373,6 +373,37 @@ def anchors_per_map(config: anchor_generator_pb2.AnchorGenerator) -> Optional[Li
     return make_anchor_generator(config).num_per_location
 
 
+def check_maps(
+    config: anchor_generator_pb2.AnchorGenerator,
+    at: str,
+    count: Optional[int],
+    levels: Optional[Tuple[int, int]],
+) -> Iterator[Problem]:
+    """An error for anchors that do not fit the feature maps of a network.
+
+    The network has `count` maps, None if it is unknown; those of a pyramid have the `levels`, the
+    finest and the coarsest.
+    """
+    multiscale = config.multiscale_anchor_generator
+    if levels is not None and config.HasField("multiscale_anchor_generator"):
+        if (multiscale.min_level, multiscale.max_level) != levels:
+            yield error(
+                f"{at}.multiscale_anchor_generator",
+                f"levels {multiscale.min_level} to {multiscale.max_level}, but the feature pyramid "
+                f"has {levels[0]} to {levels[1]}",
+                "set min_level and max_level alike in both",
+            )
+        return
+    counts = anchors_per_map(config)
+    if counts is not None and count is not None and count != len(counts):
+        yield error(
+            at,
+            f"has {counted(len(counts), 'layer')}, but the feature extractor makes "
+            f"{counted(count, 'feature map')}",
+            "set equal numbers",
+        )
+
+
 def make_anchor_generator(config: anchor_generator_pb2.AnchorGenerator) -> AnchorGenerator:
     """Builds the generator of an `AnchorGenerator` message."""
     return ANCHOR_GENERATORS.make_chosen(config)

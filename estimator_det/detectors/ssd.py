@@ -12,7 +12,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
-from estimator_det.boxes.anchors import AnchorGenerator, anchors_per_map, make_anchor_generator
+from estimator_det.boxes.anchors import (
+    AnchorGenerator,
+    anchors_per_map,
+    check_maps,
+    make_anchor_generator,
+)
 from estimator_det.boxes.coders import BoxCoder, code_size, make_box_coder
 from estimator_det.boxes.nms.multiclass import make_nms_options
 from estimator_det.boxes.score_conversion import check_class_ids, make_score_converter
@@ -39,7 +44,12 @@ from estimator_det.detectors.variables import collection_of_replica, variables_t
 from estimator_det.errors import Problem, error, warning
 from estimator_det.extractors.maps import MapExtractor
 from estimator_det.extractors.recipe import OVERRIDE
-from estimator_det.extractors.ssd.registry import EXTRACTORS, make_extractor, num_maps
+from estimator_det.extractors.ssd.registry import (
+    EXTRACTORS,
+    make_extractor,
+    num_maps,
+    pyramid_levels,
+)
 from estimator_det.images.resize import Preprocessor, height_and_width, make_resizer
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
@@ -262,19 +272,7 @@ def _check_first_release(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
 @rules(ssd_pb2.Ssd)
 def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
     """Anchors fit the pyramid, and the box predictor fits the coder and the network."""
-    pyramid = config.feature_extractor.WhichOneof("feature_pyramid_oneof")
-    anchors = config.anchor_generator.multiscale_anchor_generator
-    if pyramid and config.anchor_generator.HasField("multiscale_anchor_generator"):
-        levels: Any = getattr(config.feature_extractor, pyramid)
-        if (anchors.min_level, anchors.max_level) != (levels.min_level, levels.max_level):
-            yield error(
-                f"{at}.anchor_generator.multiscale_anchor_generator",
-                f"levels {anchors.min_level} to {anchors.max_level}, but the feature pyramid has "
-                f"{levels.min_level} to {levels.max_level}",
-                "set min_level and max_level alike in both",
-            )
-    else:
-        yield from _check_anchors(config, at)
+    yield from _check_anchors(config, at)
     kind, size = config.box_predictor.WhichOneof("box_predictor_oneof"), code_size(config.box_coder)
     if kind and size and getattr(config.box_predictor, kind).box_code_size != size:
         predictor_size = getattr(config.box_predictor, kind).box_code_size
@@ -296,17 +294,11 @@ def _check_fit(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
 
 def _check_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
     """Each feature map has anchors, and equally many if one head predicts for all maps."""
-    counts, extractor = anchors_per_map(config.anchor_generator), config.feature_extractor
-    if counts is None or extractor.type not in EXTRACTORS:
-        return
-    count = num_maps(extractor)
-    if count not in (None, len(counts)):
-        yield error(
-            f"{at}.anchor_generator",
-            f"has {len(counts)} layers, but the feature extractor makes {count} feature maps",
-            "set equal numbers",
-        )
-    shared = "weight_shared_convolutional_box_predictor"
+    extractor, generator = config.feature_extractor, config.anchor_generator
+    if extractor.type in EXTRACTORS:
+        maps = num_maps(extractor), pyramid_levels(extractor)
+        yield from check_maps(generator, f"{at}.anchor_generator", *maps)
+    shared, counts = "weight_shared_convolutional_box_predictor", anchors_per_map(generator) or []
     if config.box_predictor.HasField(shared) and len(set(counts)) > 1:
         yield error(
             f"{at}.box_predictor.{shared}",

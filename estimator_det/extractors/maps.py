@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Callable, ClassVar, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, ClassVar, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.config.rules import rules
+from estimator_det.errors import Problem, error
 from estimator_det.extractors.recipe import NetworkLayout, Recipe, assert_image_size
 from estimator_det.images.resize import pad_to_multiple
 from estimator_det.nets.hyperparams import ArgScope, no_scope
@@ -14,6 +16,7 @@ from estimator_det.nets.mobilenet import scaled_depth
 from estimator_det.nets.necks import fpn, pyramids
 from estimator_det.nets.necks.bifpn import BifpnOptions
 from estimator_det.nets.object_paths import BACKBONE_PATH, ObjectPaths, Paths, functional, nested
+from estimator_det.protos import fpn_pb2
 
 FINEST_FPN_LEVEL = 2
 """Level of the finest activation a feature pyramid can use; level n is at stride 2^n."""
@@ -29,6 +32,16 @@ class FpnLevels(NamedTuple):
 
 DEFAULT_LEVELS = FpnLevels(3, 7, 256)
 """Levels of an empty `fpn` message."""
+
+
+@rules(fpn_pb2.FeaturePyramidNetworks)
+def _check_levels(config: fpn_pb2.FeaturePyramidNetworks, at: str) -> Iterator[Problem]:
+    if config.max_level < config.min_level:
+        yield error(
+            f"{at}.max_level",
+            f"must not be below min_level; given: {config.max_level} and {config.min_level}",
+            "raise it",
+        )
 
 
 @dataclass(frozen=True)

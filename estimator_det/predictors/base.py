@@ -8,7 +8,8 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Protocol, Sequ
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
-from estimator_det.errors import Problem, error
+from estimator_det.console.printing import counted
+from estimator_det.errors import Problem, UsageError, error
 from estimator_det.nets.object_paths import Paths
 from estimator_det.protos import box_predictor_pb2
 
@@ -90,6 +91,15 @@ def make_head_options(
         is_training=is_training,
         clip_range=(clip.min, clip.max) if config.HasField("box_encodings_clip_range") else None,
     )
+
+
+def check_num_maps(feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]) -> None:
+    """Raises UsageError if the network of a plug-in has more or fewer maps than the anchors."""
+    if len(feature_maps) != len(num_per_location):
+        raise UsageError(
+            f"the feature extractor makes {counted(len(feature_maps), 'feature map')}, and the "
+            f"anchor generator has {counted(len(num_per_location), 'layer')}; set equal numbers"
+        )
 
 
 def plain_output() -> Any:

@@ -70,7 +70,7 @@ class ConvolutionalBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        assert len(feature_maps) == len(num_per_location), "a plug-in has another number of maps"
+        base.check_num_maps(feature_maps, num_per_location)
         boxes, classes = [], []
         single = len(feature_maps) == 1
         for number, (features, anchors) in enumerate(zip(feature_maps, num_per_location)):
@@ -169,7 +169,7 @@ class WeightSharedBoxHead:
     def predict(
         self, feature_maps: Sequence[tf.Tensor], num_per_location: Sequence[int]
     ) -> base.Prediction:
-        assert len(feature_maps) == len(num_per_location), "a plug-in has another number of maps"
+        base.check_num_maps(feature_maps, num_per_location)
         anchors = num_per_location[0]
         boxes, classes = [], []
         with tf1.variable_scope(SHARED_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():

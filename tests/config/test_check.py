@@ -111,6 +111,8 @@ error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS
  ; train_input_reader.num_keypoints=2 | is 2, and the model learns 3 keypoints
  | train_input_reader.num_keypoints
 error | model.ssd.feature_extractor.num_layers=5 | makes 5 feature maps | model.ssd.anchor_generator
+error | PYRAMID; LEVELS={aspect_ratios: 1 min_level: 2 max_level: 6}
+ | levels 2 to 6, but the feature pyramid has 3 to 7 | LEVELS
 error | model.ssd.box_predictor.weight_shared_convolutional_box_predictor={depth: 8}
  | same number of anchors at every map; the anchor generator has [3, 1, 1, 1, 1, 1]
 error | train_config.optimizer=null | no optimizer

@@ -18,6 +18,8 @@ CONTEXT = [
     *(f"{reader}.load_context_features=true" for reader in READERS),
 ]
 AMONG_BOXES = f"{RCNN}.context_config={{ use_self_attention: true use_long_term_attention: false }}"
+ANCHORS = f"{RCNN}.first_stage_anchor_generator"
+FPN = f"{RCNN}.feature_extractor={{ type: 'faster_rcnn_resnet50_fpn_keras' conv_hyperparams {{}} }}"
 KEYPOINTS = "model.ssd.box_coder={ keypoint_box_coder { num_keypoints: 3 } }"
 
 
@@ -46,6 +48,12 @@ FAULTS = [
     ("error", [f"{RCNN}.number_of_stages=4"], "", "1 to 3 stages"),
     ("error", [f"{PREDICTOR}=null"], "", "is missing"),
     ("error", [f"{RCNN}.first_stage_anchor_generator={{}}"], "", "is empty"),
+    ("error", [f"{ANCHORS}.multiscale_anchor_generator={{ aspect_ratios: 1 }}"], ANCHORS,
+     "has 5 layers, but the feature extractor makes 1 feature map"),
+    ("error", [FPN], ANCHORS, "has 1 layer, but the feature extractor makes 5 feature maps"),
+    ("error", [FPN, f"{ANCHORS}.multiscale_anchor_generator={{ aspect_ratios: 1 min_level: 2 "
+               "max_level: 6 }"], f"{ANCHORS}.multiscale_anchor_generator",
+     "levels 2 to 6, but the feature pyramid has 3 to 7"),
     ("error", [f"{RCNN}.maxpool_stride=null"], "", "is missing"),
     ("error", [f"{RCNN}.number_of_stages=3", *LOADED], f"{HEAD}.predict_instance_masks",
      "a third stage predicts masks"),

@@ -6,6 +6,7 @@ from google.protobuf import text_format
 
 import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import UsageError
 from estimator_det.predictors import base
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2
@@ -222,6 +223,13 @@ def test_batch_norm_of_a_head_may_be_frozen_while_it_trains(text, learns):
 )
 def test_errors(text, message):
     assert message in faults(box_predictor_pb2.BoxPredictor(), text)
+
+
+@pytest.mark.parametrize("text", ["convolutional_%s {}", "weight_shared_convolutional_%s {}"])
+def test_each_map_has_anchors(text):
+    message = "makes 2 feature maps, and the anchor generator has 1 layer; set equal numbers"
+    with tf.Graph().as_default(), pytest.raises(UsageError, match=message):
+        predict(text % "box_predictor", anchors=[1])
 
 
 def test_unknown_sizes():

@@ -13,7 +13,7 @@ from typing import Any, Iterator, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from estimator_det.boxes import geometry
-from estimator_det.boxes.anchors import AnchorGenerator, make_anchor_generator
+from estimator_det.boxes.anchors import AnchorGenerator, check_maps, make_anchor_generator
 from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.boxes.geometry import IOU_SIMILARITY
@@ -25,6 +25,7 @@ from estimator_det.compat import tf
 from estimator_det.config.rules import rules
 from estimator_det.detectors.base import Groundtruth, Losses, WeightedLosses, padded_window
 from estimator_det.errors import Problem, error
+from estimator_det.extractors.two_stage.registry import EXTRACTORS, pyramid_levels
 from estimator_det.images.resize import Length, height_and_width
 from estimator_det.losses.classification import (
     ClassificationLoss,
@@ -210,14 +211,19 @@ class RpnLoss:
 
 @rules(faster_rcnn_pb2.FasterRcnn)
 def _check_anchors(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
-    kind = config.first_stage_anchor_generator.WhichOneof("anchor_generator_oneof")
+    generator, at = config.first_stage_anchor_generator, f"{at}.first_stage_anchor_generator"
+    kind = generator.WhichOneof("anchor_generator_oneof")
     if kind is not None and kind not in ANCHORS_IN_PIXELS:
         yield error(
-            f"{at}.first_stage_anchor_generator.{kind}",
+            f"{at}.{kind}",
             "generates anchors in fractions of the image, but the first stage needs anchors in "
             "pixels",
             f"use one of {list(ANCHORS_IN_PIXELS)}",
         )
+    elif config.feature_extractor.type in EXTRACTORS:
+        levels = pyramid_levels(config.feature_extractor)
+        count = 1 if levels is None else levels[1] - levels[0] + 1
+        yield from check_maps(generator, at, count, levels)
 
 
 def make_proposal_network(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence, Tuple
 
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
@@ -34,14 +34,19 @@ COARSEST_BACKBONE_LEVEL = 5
 MOST_LEVELS = 20
 
 
-def num_maps(config: ssd_pb2.SsdFeatureExtractor) -> Optional[int]:
-    """Number of feature maps of a known type; None if the network alone decides about it."""
+def pyramid_levels(config: ssd_pb2.SsdFeatureExtractor) -> Optional[Tuple[int, int]]:
+    """Finest and coarsest level of the pyramid of a known type; None if it has no such levels."""
     recipe = EXTRACTORS.get(config.type)
     if "bifpn" in recipe.takes:
-        return config.bifpn.max_level - config.bifpn.min_level + 1
-    if "fpn" in recipe.takes:
-        levels = _fpn_levels(recipe, config)
-        return levels.max_level - levels.min_level + 1
+        return config.bifpn.min_level, config.bifpn.max_level
+    return _fpn_levels(recipe, config)[:2] if "fpn" in recipe.takes else None
+
+
+def num_maps(config: ssd_pb2.SsdFeatureExtractor) -> Optional[int]:
+    """Number of feature maps of a known type; None if the network alone decides about it."""
+    recipe, levels = EXTRACTORS.get(config.type), pyramid_levels(config)
+    if levels is not None:
+        return levels[1] - levels[0] + 1
     if isinstance(recipe.layout.pyramid, ExtendedPyramid):
         count = len(recipe.layout.pyramid.maps)
         is_cut = "num_layers" in recipe.takes and config.HasField("num_layers")
@@ -81,13 +86,7 @@ def _check_levels(
         message = f"is {config.num_layers}; {config.type} has {count} feature maps"
         yield error(f"{at}.num_layers", message, f"set it to {count}")
     fixed, levels = recipe.layout.fixed_levels, (config.fpn.min_level, config.fpn.max_level)
-    if levels[1] < levels[0]:
-        yield error(
-            f"{at}.fpn.max_level",
-            f"must not be below min_level; given: {levels[1]} and {levels[0]}",
-            "raise it",
-        )
-    elif fixed is not None and config.HasField("fpn") and levels != fixed[:2]:
+    if fixed is not None and config.HasField("fpn") and levels != fixed[:2]:
         yield error(
             f"{at}.fpn.min_level",
             f"is {levels[0]}, and max_level is {levels[1]}: {config.type} has levels "

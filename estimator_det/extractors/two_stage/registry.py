@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Iterator, Optional, Tuple
 
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import rules
@@ -37,6 +37,14 @@ def _check_extractor(
         allowed = " or ".join(map(str, strides))
         message = f"must be {allowed} for {config.type}; given: {stride}"
         yield error(f"{at}.first_stage_features_stride", message, f"set it to {allowed}")
+
+
+def pyramid_levels(
+    config: faster_rcnn_pb2.FasterRcnnFeatureExtractor,
+) -> Optional[Tuple[int, int]]:
+    """Finest and coarsest level of the pyramid of a known type; None if it has a single map."""
+    has_pyramid = "fpn" in EXTRACTORS.get(config.type).takes
+    return (config.fpn.min_level, config.fpn.max_level) if has_pyramid else None
 
 
 @rules(faster_rcnn_pb2.FasterRcnn)
