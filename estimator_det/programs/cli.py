@@ -139,7 +139,9 @@ class _VerbParser(_Parser):
         finally:
             self._is_within = False
         if others:
-            self.error(f"unknown arguments: {' '.join(others)}")
+            is_pattern = all(os.path.exists(text) for text in others)
+            remedy = "; if they come from a pattern (*, ?), put it in quotes" if is_pattern else ""
+            self.error(f"unknown arguments: {' '.join(others)}{remedy}")
         return options, others
 
     def _separated(self, arguments: Sequence[str]) -> List[str]:

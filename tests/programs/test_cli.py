@@ -206,6 +206,14 @@ def test_wrong_arguments_take_two_lines(row, capsys):
     assert second == f"{program} --{help_option} lists all {'options' if verb else 'verbs'}"
 
 
+def test_patterns_that_the_shell_replaced_are_to_be_quoted(tmp_path, capsys):
+    files = [str(tmp_path / f"eval.record-{i}") for i in range(2)]
+    for path in files:
+        open(path, "w").close()
+    assert cli.main(["benchmark", "exported", "--data", *files]) == 2
+    assert f"unknown arguments: {files[1]}; if they come from a pattern" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "values"),
     [
