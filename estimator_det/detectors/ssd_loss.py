@@ -16,12 +16,17 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
 from estimator_det.compat import num_tpu_shards, tf
+from estimator_det.config.field_rules import non_default_fields
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
 from estimator_det.errors import Problem
-from estimator_det.losses.classification import make_classification_loss, sum_by_image
+from estimator_det.losses.classification import (
+    check_per_anchor,
+    make_classification_loss,
+    sum_by_image,
+)
 from estimator_det.losses.localization import make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
 from estimator_det.protos import ssd_pb2
@@ -236,6 +241,14 @@ class SsdLoss:
             tf.reduce_sum(box_losses * weights.assigned),
             tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
         )
+
+
+@rules(ssd_pb2.Ssd)
+def _check_choice_of_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    """Losses that choose or weight anchors have a value for each."""
+    for user in non_default_fields(config.loss, ("hard_example_miner", "expected_loss_weights")):
+        path = f"{at}.loss.classification_loss"
+        yield from check_per_anchor(config.loss.classification_loss, path, user)
 
 
 @rules(ssd_pb2.Ssd, target="tpu")

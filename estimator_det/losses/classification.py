@@ -297,6 +297,18 @@ def make_classification_loss(config: losses_pb2.ClassificationLoss) -> Classific
     return ClassificationLoss(CLASSIFICATION_LOSSES.make_chosen(config))
 
 
+def check_per_anchor(
+    config: losses_pb2.ClassificationLoss, at: str, user: str
+) -> Iterator[Problem]:
+    """An error for a loss without a value for each anchor, which its `user` needs."""
+    if config.HasField("weighted_dice_classification_loss"):
+        yield error(
+            f"{at}.weighted_dice_classification_loss",
+            f"has no value for each anchor or region, which {user} needs",
+            "use another loss",
+        )
+
+
 _SoftmaxMessage = Union[
     losses_pb2.WeightedSoftmaxClassificationLoss,
     losses_pb2.WeightedSoftmaxClassificationAgainstLogitsLoss,

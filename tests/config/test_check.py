@@ -113,6 +113,10 @@ error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS
 error | model.ssd.feature_extractor.num_layers=5 | makes 5 feature maps | model.ssd.anchor_generator
 error | PYRAMID; LEVELS={aspect_ratios: 1 min_level: 2 max_level: 6}
  | levels 2 to 6, but the feature pyramid has 3 to 7 | LEVELS
+error | DICE={}; model.ssd.loss.hard_example_miner={}
+ | which hard_example_miner needs | DICE
+error | DICE={}; model.ssd.loss.expected_loss_weights=EXPECTED_SAMPLING
+ | which expected_loss_weights needs | DICE
 error | model.ssd.box_predictor.weight_shared_convolutional_box_predictor={depth: 8}
  | same number of anchors at every map; the anchor generator has [3, 1, 1, 1, 1, 1]
 error | train_config.optimizer=null | no optimizer
@@ -223,6 +227,7 @@ ABBREVIATIONS = {
     "ANCHORS": "model.ssd.anchor_generator.ssd_anchor_generator",
     "CACHE": "train_input_reader.cache",
     "COSINE": "RATE.cosine_decay_learning_rate",
+    "DICE": "model.ssd.loss.classification_loss.weighted_dice_classification_loss",
     "FPN": "model.ssd.feature_extractor.fpn",
     "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",
     "MANUAL": "RATE.manual_step_learning_rate",

@@ -20,6 +20,7 @@ CONTEXT = [
 AMONG_BOXES = f"{RCNN}.context_config={{ use_self_attention: true use_long_term_attention: false }}"
 ANCHORS = f"{RCNN}.first_stage_anchor_generator"
 FPN = f"{RCNN}.feature_extractor={{ type: 'faster_rcnn_resnet50_fpn_keras' conv_hyperparams {{}} }}"
+DICE = "weighted_dice_classification_loss"
 KEYPOINTS = "model.ssd.box_coder={ keypoint_box_coder { num_keypoints: 3 } }"
 
 
@@ -54,6 +55,9 @@ FAULTS = [
     ("error", [FPN, f"{ANCHORS}.multiscale_anchor_generator={{ aspect_ratios: 1 min_level: 2 "
                "max_level: 6 }"], f"{ANCHORS}.multiscale_anchor_generator",
      "levels 2 to 6, but the feature pyramid has 3 to 7"),
+    ("error", [f"{RCNN}.second_stage_classification_loss.{DICE}={{}}"],
+     f"{RCNN}.second_stage_classification_loss.{DICE}",
+     "has no value for each anchor or region, which the second stage needs"),
     ("error", [f"{RCNN}.maxpool_stride=null"], "", "is missing"),
     ("error", [f"{RCNN}.number_of_stages=3", *LOADED], f"{HEAD}.predict_instance_masks",
      "a third stage predicts masks"),

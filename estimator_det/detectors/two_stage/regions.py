@@ -40,6 +40,7 @@ from estimator_det.detectors.two_stage.proposals import (
 from estimator_det.errors import Problem, error
 from estimator_det.extractors.stages import StageExtractor
 from estimator_det.extractors.two_stage.registry import EXTRACTORS
+from estimator_det.losses.classification import check_per_anchor
 from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.nets.context_attention import (
     POST_BOX_CLASSIFIER,
@@ -396,6 +397,15 @@ def select_class_codes(box_encodings: tf.Tensor, class_targets: tf.Tensor) -> tf
     label = tf.argmax(class_targets, axis=2, output_type=tf.int32)
     codes = tf.gather(box_encodings, tf.maximum(label - 1, 0), batch_dims=2)
     return tf.where(label[:, :, tf.newaxis] > 0, codes, 0.0)
+
+
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_loss(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    if config.number_of_stages > 1:
+        path = f"{at}.second_stage_classification_loss"
+        yield from check_per_anchor(
+            config.second_stage_classification_loss, path, "the second stage"
+        )
 
 
 def make_region_loss(config: faster_rcnn_pb2.FasterRcnn) -> RegionLoss:
