@@ -104,7 +104,8 @@ class WeightedLosses:
 class BatchDetections(NamedTuple):
     """Final detections, by falling score; rows past `num` are zero.
 
-    `boxes` and `keypoints` are normalized to the real image inside the padded one.
+    `boxes` and `keypoints` are normalized to the real image inside the padded one, or to the padded
+    one if an SSD has `change_coordinate_frame: false`.
     """
 
     boxes: tf.Tensor  # float32 [B, N, 4]

@@ -176,8 +176,10 @@ class SsdDetector:
             )
             fields = {}
             if decoded.keypoints is not None:
-                real_sizes = windows[:, tf.newaxis, tf.newaxis, 2:]
-                fields["keypoints"] = decoded.keypoints / real_sizes
+                # In the frame of the boxes.
+                changes_frame = self.postprocessing.nms.change_frame
+                sizes = windows[:, tf.newaxis, tf.newaxis, 2:] if changes_frame else 1.0
+                fields["keypoints"] = decoded.keypoints / sizes
             return self.postprocessing.suppress(
                 decoded.boxes[:, :, tf.newaxis, :],
                 all_scores,

@@ -139,23 +139,23 @@ def test_keypoints_are_decoded():
 
 
 @pytest.mark.usefixtures("two_layers")
-def test_keypoints_are_normalized_to_the_real_image():
-    """As boxes are: here the real image is the upper half of the padded one."""
+@pytest.mark.parametrize("changes", ["true", "false"])
+def test_keypoints_have_the_frame_of_the_boxes(changes):
+    """Codes of 0 are an anchor with a keypoint at its center; the real image is the upper half."""
     detector = small_detector(
-        """box_coder { keypoint_box_coder { num_keypoints: 1 } }
-        box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
+        f"""box_coder {{ keypoint_box_coder {{ num_keypoints: 1 }} }}
+        box_predictor {{ convolutional_box_predictor {{ box_code_size: 6 }} }}
+        post_processing {{ batch_non_max_suppression {{ change_coordinate_frame: {changes} }} }}"""
     )
     with tf.Graph().as_default():
         predictions = detector.predict(tf.zeros([1, 64, 64, 3]))
-        sizes = (tf.constant([[height, 64, 3]]) for height in (64, 32))
-        each = [detector.postprocess(predictions, size) for size in sizes]
-        whole, half = evaluate([(d.keypoints[0], d.anchor_indices[0], d.num[0]) for d in each])
-    points = dict(zip(whole[1][: int(whole[2])], whole[0]))
-    common = [i for i in half[1][: int(half[2])] if i in points]
-    assert common
-    for anchor, point in zip(half[1], half[0]):
-        if anchor in common:
-            np.testing.assert_allclose(point, points[anchor] * [2, 1], rtol=1e-5)
+        predictions = predictions._replace(box_encodings=0.0 * predictions.box_encodings)
+        detections = detector.postprocess(predictions, tf.constant([[32, 64, 3]]))
+        anchor = predictions.anchors[tf.cast(detections.anchor_indices[0, 0], tf.int32)]
+        box, point, anchor = evaluate((detections.boxes[0, 0], detections.keypoints[0, 0], anchor))
+    frame = np.array([0.5, 1.0] if changes == "true" else [1.0, 1.0])
+    np.testing.assert_allclose(box, np.clip(anchor, 0, [0.5, 1, 0.5, 1]) / np.tile(frame, 2))
+    np.testing.assert_allclose(point, [(anchor[:2] + anchor[2:]) / 2 / frame], rtol=1e-5)
 
 
 def train_once(overrides: str) -> Dict[str, Any]:
