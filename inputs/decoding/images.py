@@ -59,7 +59,7 @@ def claimed_pixels(encoded: tf.Tensor) -> tf.Tensor:
     """
 
     def jpeg_format() -> tf.Tensor:
-        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(encoded), tf.float32)) / 3.0
+        return tf.reduce_prod(tf.cast(tf.io.extract_jpeg_shape(encoded)[:2], tf.float32))
 
     def other_format() -> tf.Tensor:
         # Padded, because a truncated file may be shorter than the header.

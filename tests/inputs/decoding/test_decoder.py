@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import io
 import re
 import struct
 from typing import Any, Callable, Dict, Optional
@@ -395,6 +396,13 @@ def test_pixels_in_the_header(kind):
         elif kind != "GIF":  # whose size is in these bytes
             assert session.run(pixels, {encoded: contents[1]}) == 0
         assert [session.run(pixels, {encoded: other}) for other in contents[2:]] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
+def test_pixels_of_a_jpeg_do_not_depend_on_its_channels(mode):
+    content = io.BytesIO()
+    Image.new(mode, (30, 20)).save(content, "JPEG")
+    assert claimed_pixels(tf.constant(content.getvalue())).numpy() == 600
 
 
 @pytest.mark.parametrize(("height", "pixels"), [(-7, 35), (2**31 - 1, 5 * 2.0**31)])
