@@ -35,6 +35,7 @@ _IDLE = {
         "summarize_gradients",
         "unpad_groundtruth_tensors",
     ),
+    "model.center_net": ("post_processing",),
     "model.ssd": ("post_processing",),
     "model.faster_rcnn": ("second_stage_post_processing",),
 }

@@ -63,6 +63,17 @@ def test_changes_of_a_training(changes, lines):
     assert training_differences(before, apply_overrides(before, changes)) == lines
 
 
+@pytest.mark.parametrize(
+    "field", ["center_net.post_processing", "faster_rcnn.second_stage_post_processing"]
+)
+def test_postprocessing_changes_no_step(field):
+    before, after = (
+        apply_overrides(parse_pipeline(""), [f"model.{field}.logit_scale={scale}"])
+        for scale in (1, 2)
+    )
+    assert training_differences(before, after) == []
+
+
 def test_many_changes_are_counted():
     freezing = "train_config { freeze_variables: 'a' }"
     before, after = parse_pipeline(freezing), parse_pipeline(BEFORE)
