@@ -231,13 +231,7 @@ CODERS.register("mean_stddev_box_coder")(lambda config: CornerCoder(config.stdde
 
 def code_size(config: box_coder_pb2.BoxCoder) -> int:
     """Numbers of a box code; 0 if no coder is chosen."""
-    return {
-        None: 0,
-        "faster_rcnn_box_coder": 4,
-        "mean_stddev_box_coder": 4,
-        "square_box_coder": 3,
-        "keypoint_box_coder": 4 + 2 * config.keypoint_box_coder.num_keypoints,
-    }[config.WhichOneof("box_coder_oneof")]
+    return make_box_coder(config).code_size if config.WhichOneof("box_coder_oneof") else 0
 
 
 def make_box_coder(config: box_coder_pb2.BoxCoder) -> BoxCoder:

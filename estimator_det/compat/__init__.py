@@ -6,8 +6,9 @@ functions that need internals of TensorFlow.
 
 Modules: `versions` defines the supported versions and the necessary switches of TensorFlow 2;
 `patches` adds what each version lacks; `building` makes TensorFlow build graphs faster; `removed`
-contains modules that newer versions removed and Estimator still imports; `private` is for parts
-without a public interface, `replicas` and `coordination` are for loops of `tf.distribute`.
+contains modules that newer versions removed and Estimator still imports; `failures` reads messages
+of errors; `private` is for parts without a public interface, `replicas` and `coordination` are for
+loops of `tf.distribute`.
 
 The package switches no global TensorFlow behaviour: it runs in a TF2 process, and an Estimator
 builds its own graphs.

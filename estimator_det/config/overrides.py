@@ -64,7 +64,7 @@ def override(config: Config, **settings: Any) -> Config:
         momentum_optimizer_value: Momentum of the momentum or RMSProp optimizer.
         use_bfloat16: Whether the network computes in bfloat16 on TPU.
         fine_tune_checkpoint: Checkpoint prefix to start from; "" starts from scratch.
-        fine_tune_checkpoint_type: "classification" or "detection".
+        fine_tune_checkpoint_type: "classification", "detection" or "full".
         label_map_path: Label map of all readers.
         train_input_path: One path or pattern of training records, or a list of them.
         eval_input_path: The same for every evaluation reader.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import estimator_det.extractors
 import estimator_det.predictors  # noqa: F401  (both imports fill the registries)
@@ -97,9 +97,9 @@ class SsdDetector:
     losses: SsdLoss  # predictions and groundtruth -> loss terms
     postprocessing: Postprocessing  # predictions -> detections
     return_raw_boxes: bool = False  # True if `predict` also decodes the boxes
-    is_class_agnostic: bool = False  # always False
     # Simulated in every layer; None for a float network.
     quantization: Optional[Quantization] = None
+    is_class_agnostic: ClassVar[bool] = False
 
     @property
     def is_tf2_line(self) -> bool:

@@ -157,21 +157,17 @@ class SsdLoss:
     ) -> tf.Tensor:
         """Localization losses, float32 [B, A]; NaN targets (absent keypoints) count as zero."""
         predictions_to_compare, targets_to_compare = predictions.box_encodings, targets.box_targets
-        # A plain function may be registered, too: it compares codes.
-        if getattr(self.terms.localization, "on_boxes", False):
+        if self.terms.localization.on_boxes:
             coder = self.assigner.coder
             predictions_to_compare = coder.decode(predictions_to_compare, predictions.anchors).boxes
             targets_to_compare = coder.decode(targets_to_compare, predictions.anchors).boxes
-        losses = self.terms.localization(
+        return self.terms.localization(
             predictions_to_compare,
             targets_to_compare,
             weights=targets.box_weights,
             losses_mask=annotated,
             ignore_nan_targets=True,
         )
-        # A loss of codes that sums them has [B, A] already; the reshape and sum cover both shapes.
-        losses = tf.reshape(losses, tf.concat([tf.shape(targets.box_weights), [-1]], axis=0))
-        return tf.reduce_sum(losses, axis=2)
 
     def _class_losses(
         self, predictions: Predictions, targets: Targets, annotated: Optional[tf.Tensor]

@@ -103,7 +103,8 @@ def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationL
             losses = function(predictions, targets, weights)
             inputs = {"predictions": predictions, "targets": targets, "weights": weights}
             allowed = (weights.shape, predictions.shape)
-            return require_losses(config.custom.name, losses, inputs, *allowed)
+            losses = require_losses(config.custom.name, losses, inputs, *allowed)
+            return losses if losses.shape.rank == weights.shape.rank else tf.reduce_sum(losses, -1)
 
         return LocalizationLoss(entries, on_boxes=getattr(function.func, "on_boxes", False))
     return LOCALIZATION_LOSSES.make_chosen(config)

@@ -11,7 +11,7 @@ from typing import Callable, Iterator, Union
 from estimator_det.compat import tf
 from estimator_det.config.rules import rules
 from estimator_det.errors import Problem, error
-from estimator_det.images.resize import RGB
+from estimator_det.images.resize import GRAY_WEIGHTS, RGB
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -27,8 +27,6 @@ from inputs.augment.base import (
 )
 from inputs.augment.operations import change_rgb
 from inputs.sample import Sample
-
-LUMA = (0.2989, 0.5870, 0.1140)  # weights of red, green and blue in the brightness of a pixel
 
 
 def _change_rgb(sample: Sample, change: Callable[[tf.Tensor], tf.Tensor]) -> Sample:
@@ -142,7 +140,7 @@ def random_pixel_value_scale(
 def _luma(rgb: tf.Tensor, copies: int = 1) -> tf.Tensor:
     """Computes the brightness [h, w, copies] of [h, w, 3]."""
     shape = tf.shape(rgb)
-    weights = tf.repeat(tf.constant(LUMA)[:, tf.newaxis], copies, axis=1)
+    weights = tf.repeat(tf.constant(GRAY_WEIGHTS)[:, tf.newaxis], copies, axis=1)
     # One matrix product, which is faster than a weighted sum over the channels.
     gray = tf.matmul(tf.reshape(rgb, [-1, 3]), weights)
     return tf.reshape(gray, tf.stack([shape[0], shape[1], copies]))

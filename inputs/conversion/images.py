@@ -15,6 +15,7 @@ from estimator_det.errors import UsageError
 from estimator_det.files import image_header
 from estimator_det.files.image_header import JPEG, PILLOW_ERRORS
 from estimator_det.images.orientation import (
+    FIRST_TRANSPOSED,
     UPRIGHT,
     exif_orientation,
     image_orientation,
@@ -24,7 +25,6 @@ from estimator_det.images.tiles import Tile
 from inputs.checks.images import decode_pixels, decoding_problem
 
 REFUSE, APPLY = "refuse", "apply"
-TRANSPOSED = 5  # EXIF orientations from this on exchange height and width
 DECODE, HEADER = "decode", "header"
 
 
@@ -98,7 +98,7 @@ def _check_orientation(orientation: int, size: Tuple[int, int], options: ImageOp
     """Refuses a rotated image unless the options apply rotation: boxes may fit either frame."""
     if orientation == UPRIGHT or options.exif == APPLY:
         return
-    height, width = size if orientation < TRANSPOSED else size[::-1]
+    height, width = size if orientation < FIRST_TRANSPOSED else size[::-1]
     raise ImageFault(
         "exif_rotation",
         f"its EXIF orientation is {orientation}; it has {size[1]} x {size[0]} pixels as stored, "

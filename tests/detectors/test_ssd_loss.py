@@ -173,12 +173,9 @@ class _Recorder:
         return weights
 
 
-@pytest.mark.parametrize(
-    ("attributes", "gets_boxes"),
-    [({"on_boxes": True}, True), ({"on_boxes": False}, False), ({}, False)],
-)
-def test_the_registered_loss_decides_if_it_gets_boxes(monkeypatch, attributes, gets_boxes):
-    recorder = _Recorder(**attributes)
+@pytest.mark.parametrize("gets_boxes", [True, False])
+def test_the_registered_loss_decides_if_it_gets_boxes(monkeypatch, gets_boxes):
+    recorder = _Recorder(on_boxes=gets_boxes)
     monkeypatch.setitem(LOCALIZATION_LOSSES._makers, "weighted_l2", lambda config: recorder)
     terms("loss { localization_loss { weighted_l2 {} } }")
     wanted = [ANCHORS] * 2 if gets_boxes else np.zeros([2, 4, 4])

@@ -373,9 +373,8 @@ def soft_picks(
             anchors=tf.reshape(anchors, shape),
             valid=tf.reshape(valid, shape) & (lowered >= cuts[:, None]),
         )
-        if windows is not None:
-            pick_boxes = gather_picks(boxes, picks.anchors, picks.classes)
-            picks = picks._replace(valid=picks.valid & has_area(pick_boxes, windows))
+        pick_boxes = gather_picks(boxes, picks.anchors, picks.classes)
+        picks = picks._replace(valid=picks.valid & has_area(pick_boxes, windows))
         best = best_picks(picks, options.max_total)
         return best, tf.reduce_all(best.valid, axis=1) | (cuts <= floor)
 

@@ -6,7 +6,7 @@ It has no anchors, and peaks need no suppression. All its networks are of the TF
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import ClassVar, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes import geometry
@@ -78,8 +78,8 @@ class CenterNetDetector:
     objects: ObjectTask  # centers and boxes
     keypoints: Tuple[KeypointTask, ...] = ()  # keypoints of the objects of some classes
     nms: Optional[NmsOptions] = None  # suppression of boxes; None for none
-    is_class_agnostic: bool = False  # always False
-    is_tf2_line: bool = True  # always True
+    is_class_agnostic: ClassVar[bool] = False
+    is_tf2_line: ClassVar[bool] = True
 
     def predict(
         self,
