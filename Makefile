@@ -89,10 +89,13 @@ $(STAMP): setup.py pyproject.toml requirements_test_lock.txt
 	$(INSTALL) $(if $(LOCKED),--no-deps --no-build-isolation) --editable '.[$(EXTRAS)]' 'tensorflow==$(TENSORFLOW)'
 	@touch $@
 
-# The newest versions that fit, for every Python at once. uv reads no settings of pip, so folders of
-# wheels that this machine may have are left out.
+# The newest versions that fit, for every Python at once; each Python can install them on x86-64 and on
+# ARM, or the target fails. uv reads no settings of pip, so folders of wheels that this machine may have
+# are left out.
 UV = UV_CUSTOM_COMPILE_COMMAND='make lock' $(VENV)-lock/bin/uv pip compile --quiet --upgrade --generate-hashes
-COMPILE = $(UV) pyproject.toml --universal --python-version 3.9
+COMPILE = $(UV) pyproject.toml --group lock --universal --python-version 3.9
+TRY = $(VENV)-lock/bin/uv pip install --no-config --quiet --dry-run --python $(VENV)-lock/bin/python \
+  --require-hashes --only-binary :all:
 lock:
 	$(PYTHON) -m venv --clear $(VENV)-lock
 	$(VENV)-lock/bin/python -m pip install --quiet uv
@@ -100,6 +103,9 @@ lock:
 	$(COMPILE) --constraint requirements_lock.txt --extra test --extra protos --output-file requirements_test_lock.txt
 	$(COMPILE) --extra test --extra all --output-file requirements_extras_lock.txt
 	printf '%s\n' $(TFJS) | $(UV) - --python-version 3.11 --output-file requirements_tfjs_lock.txt
+	for python in 3.9 3.10 3.11 3.12 3.13; do for machine in x86_64 aarch64; do \
+	  $(TRY) --python-version $$python --python-platform $$machine-manylinux_2_28 --requirement requirements_test_lock.txt \
+	  || exit 1; done; done
 	rm -rf $(VENV)-lock
 
 # Wheel and source distribution. REPOSITORY=https://… makes the links of the long description absolute.

@@ -48,12 +48,13 @@ def _name(package: str) -> str:
     return re.sub(r"[-_.]+", "_", package.lower())
 
 
-def _locked(file: str, python: str) -> Dict[str, str]:
-    """Versions by name, with underscores, for a Python; each has hashes."""
+def _locked(file: str, python: str, machine: str = "x86_64") -> Dict[str, str]:
+    """Versions by name, with underscores, for a Python and a processor; each has hashes."""
     text = (ROOT / file).read_text()
     entries = re.findall(r"^(\w[^\\]*?)( \\\n    --hash=sha256:.*)?$", text, re.MULTILINE)
     assert entries and all(hashes for _, hashes in entries)
     environment = {"python_version": python, "python_full_version": f"{python}.0"}
+    environment["platform_machine"] = machine
     wanted = [
         each
         for each in map(Requirement, (text for text, _ in entries))
@@ -75,7 +76,10 @@ def test_packages_are_locked_for_every_python(python):
     for requirement in map(Requirement, PROJECT["dependencies"]):
         for locked in (product, extras):
             assert requirement.specifier.contains(locked[_name(requirement.name)]), requirement
-    assert product["tensorflow"] == ("2.15.1" if python in ("3.9", "3.10", "3.11") else "2.21.0")
+    is_old = python in ("3.9", "3.10", "3.11")
+    assert product["tensorflow"] == ("2.15.1" if is_old else "2.21.0")
+    on_arm = _locked("requirements_lock.txt", python, machine="aarch64")
+    assert set(on_arm) - set(product) == ({"tensorflow_cpu_aws"} if is_old else set())
 
 
 def test_packages_of_build_are_locked():
@@ -86,7 +90,8 @@ def test_packages_of_build_are_locked():
 
 
 def test_the_environment_has_the_locked_versions():
-    locked = _locked("requirements_test_lock.txt", platform.python_version().rpartition(".")[0])
+    python = platform.python_version().rpartition(".")[0]
+    locked = _locked("requirements_test_lock.txt", python, platform.machine())
     if importlib.metadata.version("tensorflow") != locked["tensorflow"]:
         pytest.skip("the lock is for another TensorFlow")
     installed = {name: importlib.metadata.version(name) for name in locked}
