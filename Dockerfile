@@ -27,9 +27,11 @@ COPY inputs inputs
 COPY model_fn model_fn
 COPY exporters exporters
 RUN pip install --no-cache-dir --no-deps --no-build-isolation .
-# Extras of pyproject.toml with commas between, such as serve,onnx.
+# Extras of pyproject.toml with commas between, such as serve,onnx. pip takes no checksums for them.
 ARG EXTRAS=
-RUN pip install --no-cache-dir "estimator-det[${EXTRAS}]"
+COPY requirements_extras_lock.txt ./
+RUN [ -z "${EXTRAS}" ] || grep == requirements_extras_lock.txt | tr -d '\\' \
+    | pip install --no-cache-dir --constraint /dev/stdin "estimator-det[${EXTRAS}]" "${TENSORFLOW}"
 # `docker run --user` and Kubernetes may choose another: caches are where all can write to.
 USER 1000:1000
 ENV HOME=/tmp
