@@ -21,7 +21,9 @@ Then set the next version in estimator_det/__init__.py.
 """
 
 
-def faults(changelog: str, status: str, version: str, repository: str) -> list[str]:
+def faults(
+    changelog: str, installation: str, status: str, version: str, repository: str
+) -> list[str]:
     """What keeps a version from being released."""
     reasons = []
     if not repository:
@@ -36,6 +38,11 @@ def faults(changelog: str, status: str, version: str, repository: str) -> list[s
             f"CHANGELOG.md has no heading '## {version} - DATE': rename '## Unreleased', and put "
             "an empty '## Unreleased' above it"
         )
+    if "in no index yet" in installation:
+        reasons.append(
+            "docs/installation.md says that the package is in no index yet: name pip install "
+            "estimator-det there, and in README.md"
+        )
     return reasons
 
 
@@ -44,7 +51,9 @@ def main() -> int:
     command = ["git", "status", "--porcelain"]
     status = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    reasons = faults(changelog, status, version, os.environ.get("REPOSITORY", ""))
+    installation = (ROOT / "docs/installation.md").read_text(encoding="utf-8")
+    repository = os.environ.get("REPOSITORY", "")
+    reasons = faults(changelog, installation, status, version, repository)
     for reason in reasons:
         print(f"error: {reason}", file=sys.stderr)
     if not reasons and "--check" not in sys.argv:
