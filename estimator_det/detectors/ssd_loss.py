@@ -21,13 +21,13 @@ from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
 from estimator_det.detectors.loss_weights import ExpectedWeights, make_expected_weights
-from estimator_det.errors import Problem
+from estimator_det.errors import Problem, error
 from estimator_det.losses.classification import (
     check_per_anchor,
     make_classification_loss,
     sum_by_image,
 )
-from estimator_det.losses.localization import make_localization_loss
+from estimator_det.losses.localization import compares_boxes, make_localization_loss
 from estimator_det.losses.mining import make_hard_example_miner
 from estimator_det.protos import ssd_pb2
 
@@ -236,6 +236,17 @@ class SsdLoss:
         return (
             tf.reduce_sum(box_losses * weights.assigned),
             tf.reduce_sum(class_losses * weights.assigned + background_losses * weights.background),
+        )
+
+
+@rules(ssd_pb2.Ssd)
+def _check_keypoints(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
+    loss = config.loss.localization_loss
+    if config.box_coder.HasField("keypoint_box_coder") and compares_boxes(loss):
+        yield error(
+            f"{at}.loss.localization_loss.{loss.WhichOneof('localization_loss')}",
+            "compares boxes alone, so that keypoints are never learned",
+            "use weighted_smooth_l1",
         )
 
 

@@ -110,6 +110,11 @@ def make_localization_loss(config: losses_pb2.LocalizationLoss) -> LocalizationL
     return LOCALIZATION_LOSSES.make_chosen(config)
 
 
+def compares_boxes(config: losses_pb2.LocalizationLoss) -> bool:
+    """True if a message chooses a loss that compares decoded boxes; plug-ins are not examined."""
+    return config.WhichOneof("localization_loss") in ("weighted_iou", "weighted_giou")
+
+
 LOCALIZATION_LOSSES.register("weighted_l2")(lambda _: LocalizationLoss(squared_error))
 LOCALIZATION_LOSSES.register("weighted_smooth_l1")(
     lambda config: LocalizationLoss(functools.partial(smooth_l1, delta=config.delta))

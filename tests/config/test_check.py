@@ -113,6 +113,10 @@ error | model.ssd.box_coder.keypoint_box_coder.num_keypoints=3; KEYPOINTS
 error | model.ssd.feature_extractor.num_layers=5 | makes 5 feature maps | model.ssd.anchor_generator
 error | PYRAMID; LEVELS={aspect_ratios: 1 min_level: 2 max_level: 6}
  | levels 2 to 6, but the feature pyramid has 3 to 7 | LEVELS
+error | model.ssd.loss.localization_loss.weighted_giou={}; KEYPOINTS
+ ; model.ssd.box_coder.keypoint_box_coder.num_keypoints=3
+ ; model.ssd.box_predictor.convolutional_box_predictor.box_code_size=10
+ | keypoints are never learned
 error | DICE={}; model.ssd.loss.hard_example_miner={}
  | which hard_example_miner needs | DICE
 error | DICE={}; model.ssd.loss.expected_loss_weights=EXPECTED_SAMPLING

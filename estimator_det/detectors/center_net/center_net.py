@@ -41,6 +41,7 @@ from estimator_det.extractors.center_net.registry import (
 )
 from estimator_det.extractors.maps import MapExtractor
 from estimator_det.images.resize import Preprocessor, make_resizer
+from estimator_det.losses.localization import compares_boxes
 from estimator_det.nets.normalization import BATCH_NORMS
 from estimator_det.nets.object_paths import (
     layer_scopes,
@@ -260,10 +261,7 @@ class CenterNetDetector:
 def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
     yield from check_num_classes(config, at)
     yield from check_parts(config, at, _PARTS)
-    if config.object_detection_task.localization_loss.WhichOneof("localization_loss") in (
-        "weighted_iou",
-        "weighted_giou",
-    ):
+    if compares_boxes(config.object_detection_task.localization_loss):
         field = f"{at}.object_detection_task.localization_loss"
         yield error(field, "must compare sizes, not boxes", "use l1_localization_loss")
     yield from check_parts(
