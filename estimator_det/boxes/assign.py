@@ -140,6 +140,7 @@ class TargetAssigner:
         unmatched_class_label: tf.Tensor,  # float32 [C]
         weights: tf.Tensor,  # float32 [B, G]; rows of weight 0 are never force-matched
         valid: tf.Tensor,  # bool [B, G]
+        keypoints: Optional[tf.Tensor] = None,  # float32 [B, G, P, 2], NaN where absent
         *,
         include_background_class: bool = True,  # True if the first class column is the background
         implicit_class_weight: float = 1.0,  # weight of classes without an explicit confidence
@@ -154,7 +155,9 @@ class TargetAssigner:
         matches do not affect the weights. The background column, if any, is 1 where no class is
         positive.
         """
-        targets = self.assign(anchors, boxes, confidences, unmatched_class_label, weights, valid)
+        targets = self.assign(
+            anchors, boxes, confidences, unmatched_class_label, weights, valid, keypoints
+        )
         confidence = targets.class_targets[:, :, 1:] if include_background_class else targets[0]
         is_object = tf.reduce_any(confidence > 0, axis=-1)
         class_targets = tf.nn.relu(confidence)

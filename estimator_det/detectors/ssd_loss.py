@@ -16,7 +16,7 @@ from estimator_det.boxes.geometry import make_similarity
 from estimator_det.boxes.matching import make_matcher
 from estimator_det.boxes.sampling import Sampler, balanced_sample
 from estimator_det.compat import num_tpu_shards, tf
-from estimator_det.config.field_rules import non_default_fields
+from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import Groundtruth, Losses, Predictions, WeightedLosses
 from estimator_det.detectors.equalization import make_equalization
@@ -105,24 +105,22 @@ class SsdLoss:
     def assign(self, anchors: tf.Tensor, groundtruth: Groundtruth) -> Targets:
         """Builds the targets of every anchor."""
         unmatched = tf.constant(self.unmatched_class)
+        weights, valid, keypoints = groundtruth.weights, groundtruth.valid, groundtruth.keypoints
         if not self.use_confidences:
+            classes = self._with_background(groundtruth.classes)
             return self.assigner.assign(
-                anchors,
-                groundtruth.boxes,
-                self._with_background(groundtruth.classes),
-                unmatched,
-                groundtruth.weights,
-                groundtruth.valid,
-                keypoints=groundtruth.keypoints,
+                anchors, groundtruth.boxes, classes, unmatched, weights, valid, keypoints
             )
         assert groundtruth.confidences is not None
+        confidences = self._with_background(groundtruth.confidences)
         return self.assigner.assign_confidences(
             anchors,
             groundtruth.boxes,
-            self._with_background(groundtruth.confidences),
+            confidences,
             unmatched,
-            groundtruth.weights,
-            groundtruth.valid,
+            weights,
+            valid,
+            keypoints,
             include_background_class=self.add_background,
             implicit_class_weight=self.implicit_weight,
         )
@@ -252,7 +250,10 @@ def _check_keypoints(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
 
 @rules(ssd_pb2.Ssd)
 def _check_choice_of_anchors(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
-    """Losses that choose or weight anchors have a value for each."""
+    """Losses that choose or weight anchors have a value for each, and one way of choosing."""
+    if config.loss.HasField("hard_example_miner") and config.loss.expected_loss_weights:
+        path = f"{at}.loss.hard_example_miner"
+        yield no_effect(path, "expected_loss_weights weights all anchors")
     for user in non_default_fields(config.loss, ("hard_example_miner", "expected_loss_weights")):
         path = f"{at}.loss.classification_loss"
         yield from check_per_anchor(config.loss.classification_loss, path, user)

@@ -200,6 +200,9 @@ warning | model.ssd.feature_extractor.batch_norm_trainable=true
  | has no effect: batch norm trains unless model.ssd.freeze_batchnorm is set
 warning | model.ssd.feature_extractor.batch_norm_trainable=false
  | training keeps the batch norm of the feature extractor as it is
+warning | model.ssd.loss.hard_example_miner={}
+ ; model.ssd.loss.expected_loss_weights=EXPECTED_SAMPLING
+ | has no effect: expected_loss_weights weights all anchors
 warning | graph_rewriter={} | has no effect: quantization is not set
 warning | graph_rewriter.quantization={} | is 500000: training ends
  | graph_rewriter.quantization.delay

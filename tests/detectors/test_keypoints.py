@@ -231,6 +231,9 @@ TASK = "keypoint_estimation_task[0]"
         (f"{TASK}.predict_depth=true", TASK),
         (f"{TASK}.candidate_ranking_mode=nearest", f"{TASK}.candidate_ranking_mode"),
         ("keypoint_label_map_path=", "keypoint_label_map_path"),
+        (f"{TASK}.loss=null", f"{TASK}.loss.localization_loss"),
+        (f"{TASK}.loss.localization_loss.weighted_iou={{}}", f"{TASK}.loss.localization_loss"),
+        ("keypoint_estimation_task+={task_name: 'pose'}", "keypoint_estimation_task[1].task_name"),
     ],
 )
 def test_what_is_not_supported_is_refused_at_its_field(change, path):
@@ -238,6 +241,15 @@ def test_what_is_not_supported_is_refused_at_its_field(change, path):
     config = pipeline.apply_overrides(config, [f"model.center_net.{change}"])
     problems = [each for each in rules.check(config) if each.severity == "error"]
     assert any(path in each.field for each in problems), problems
+
+
+def test_only_the_losses_of_a_loss_message_count():
+    config = small_config()
+    config.center_net.keypoint_estimation_task[0].loss.hard_example_miner.SetInParent()
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=config)
+    (problem,) = (each for each in rules.check(config) if ".loss." in each.field)
+    assert problem.field == f"model.center_net.{TASK}.loss.hard_example_miner"
+    assert problem.severity == "warning" and "has no effect" in problem.message
 
 
 def test_an_id_of_a_keypoint_is_a_place_among_all(tmp_path):

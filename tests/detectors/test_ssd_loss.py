@@ -142,8 +142,10 @@ def test_images_with_many_logits_are_compared_one_by_one(monkeypatch, kind):
     assert float(compiled()) == pytest.approx(float(classification()))
 
 
-def test_absent_keypoints_give_no_loss():
-    overrides = """box_coder { keypoint_box_coder { num_keypoints: 1 } }
+@pytest.mark.parametrize("uses_confidences", ["false", "true"])
+def test_absent_keypoints_give_no_loss(uses_confidences):
+    overrides = f"use_confidences_as_targets: {uses_confidences} "
+    overrides += """box_coder { keypoint_box_coder { num_keypoints: 1 } }
         box_predictor { convolutional_box_predictor { box_code_size: 6 } }"""
     points = tf.constant([[[[0.3, 0.3]], [[np.nan, np.nan]]], [[[0.2, 0.2]], [[0.5, 0.5]]]])
     loss = make_loss(overrides)

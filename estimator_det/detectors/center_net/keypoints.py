@@ -18,7 +18,7 @@ from estimator_det.config.paths import KEYPOINTS_FIELD
 from estimator_det.config.rules import rules
 from estimator_det.config.text import nearest, parse_message
 from estimator_det.console.printing import quoted
-from estimator_det.detectors.base import Losses
+from estimator_det.detectors.base import Losses, check_parts
 from estimator_det.detectors.center_net.heads import (
     Head,
     HeadMaps,
@@ -29,7 +29,11 @@ from estimator_det.detectors.center_net.heads import (
 )
 from estimator_det.errors import ConfigError, Problem, UsageError, error
 from estimator_det.losses.classification import ClassificationLoss, make_classification_loss
-from estimator_det.losses.localization import LocalizationLoss, make_localization_loss
+from estimator_det.losses.localization import (
+    LocalizationLoss,
+    compares_boxes,
+    make_localization_loss,
+)
 from estimator_det.protos import center_net_pb2, string_int_label_map_pb2
 
 HEATMAP, OFFSET, REGRESSION = "heatmap", "offset", "regression"
@@ -331,11 +335,28 @@ def _check_ranking(config: KeypointEstimation, at: str) -> Iterator[Problem]:
         yield no_effect(f"{at}.{name}", f"candidate_ranking_mode is not {mode}")
 
 
+@rules(KeypointEstimation)
+def _check_loss(config: KeypointEstimation, at: str) -> Iterator[Problem]:
+    used = ("classification_loss", "localization_loss")
+    yield from check_parts(config.loss, f"{at}.loss", used)
+    if compares_boxes(config.loss.localization_loss):
+        field = f"{at}.loss.localization_loss"
+        yield error(field, "must compare points, not boxes", "use l1_localization_loss")
+    others = [field.name for field in config.loss.DESCRIPTOR.fields if field.name not in used]
+    for name in non_default_fields(config.loss, others):
+        yield no_effect(f"{at}.loss.{name}", "it is for anchors, which a CenterNet does not have")
+
+
 @rules(center_net_pb2.CenterNet)
-def _check_label_map(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
+def _check_tasks(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]:
     if config.keypoint_estimation_task and not config.keypoint_label_map_path:
         field = f"{at}.keypoint_label_map_path"
         yield error(field, "is missing", "name the label map, which lists the keypoints of classes")
+    names = [task.task_name for task in config.keypoint_estimation_task]
+    for number, name in enumerate(names):
+        if name in names[:number]:  # the tasks would share the variables of their heads
+            field = f"{at}.keypoint_estimation_task[{number}].task_name"
+            yield error(field, f"{quoted(name)} is given twice", "give each task another name")
 
 
 def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
@@ -351,9 +372,7 @@ def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask,
     try:
         parse_message(files.read_text(path), label_map, path)
     except UsageError as reason:
-        raise ConfigError.at(
-            KEYPOINTS_FIELD, str(reason), "correct the path, or the file"
-        ) from None
+        raise ConfigError.at(KEYPOINTS_FIELD, str(reason), "correct path or file") from None
     items = {item.name: item for item in label_map.item if item.keypoints}
     tasks = []
     for number, task in enumerate(config.keypoint_estimation_task):
