@@ -5,8 +5,6 @@ from estimator_det.programs.cloud import jobs
 from estimator_det.programs.cloud.jobs import TPUS, MachinePool
 from tests.cloud.some_job import CLUSTER, CPU, job
 
-CHIEF = MachinePool("chief", CPU, 1)
-
 
 def test_a_given_folder_stays():
     flags = ("--model_dir", "gs://other/run")
@@ -19,8 +17,6 @@ def test_a_given_folder_stays():
     [
         ({"name": "1st"}, "--name 1st: give a letter"),
         ({"job_dir": "run"}, "--job_dir: 'run' is not in Cloud Storage: give gs://BUCKET"),
-        ({"pools": (CHIEF, MachinePool("worker", CPU, -1))}, "1 or more"),
-        ({"pools": (CHIEF, MachinePool("ps", CPU, 1))}, "leave the pool of worker empty"),
         ({"pools": (*CLUSTER[:2], CLUSTER[3])}, "leave the pool of ps empty"),
         ({"pools": (*CLUSTER[:3], MachinePool("evaluator", CPU, 2))}, "one evaluator at most"),
         (

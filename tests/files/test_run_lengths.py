@@ -16,14 +16,10 @@ def test_counts_are_those_that_pycocotools_writes(counts):
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([8, -2, 18], r"^is '\[8, -2, 18\]'; it must be lengths of runs"),
         ([8, 3.5], "it must be lengths of runs"),
-        ([7, 20], "^has 27 pixels, and its size 24; they must be equal"),
         ("83", "has 11 pixels"),
         ("8@", "it must be lengths of runs"),
-        ("oooo", "ends within a number"),
         ("o" * 100, "has the character 'o', not COCO's compressed form"),
-        ("\x7f", r"has the character '\\x7f'"),
     ],
 )
 def test_other_counts_are_refused(counts, message):
