@@ -203,6 +203,7 @@ warning | model.ssd.feature_extractor.batch_norm_trainable=false
 warning | model.ssd.loss.hard_example_miner={}
  ; model.ssd.loss.expected_loss_weights=EXPECTED_SAMPLING
  | has no effect: expected_loss_weights weights all anchors
+warning | NMS.soft_nms_sigma=0.5; NMS.use_hard_nms=true | has no effect: use_hard_nms is set
 warning | graph_rewriter={} | has no effect: quantization is not set
 warning | graph_rewriter.quantization={} | is 500000: training ends
  | graph_rewriter.quantization.delay
@@ -239,6 +240,7 @@ ABBREVIATIONS = {
     "LEVELS": "model.ssd.anchor_generator.multiscale_anchor_generator",
     "MANUAL": "RATE.manual_step_learning_rate",
     "METRICS": "eval_config.metrics_set",
+    "NMS": "model.ssd.post_processing.batch_non_max_suppression",
     "PYRAMID": "model.ssd.feature_extractor.type=ssd_mobilenet_v1_fpn; "
     "model.ssd.feature_extractor.pad_to_multiple=32",
     "SKIP": "eval_config.skip_predictions_for_unlabeled_class",

@@ -58,6 +58,8 @@ FAULTS = [
     ("error", [f"{RCNN}.second_stage_classification_loss.{DICE}={{}}"],
      f"{RCNN}.second_stage_classification_loss.{DICE}",
      "has no value for each anchor or region, which the second stage needs"),
+    ("warning", [f"{RCNN}.second_stage_balance_fraction=0.5", f"{RCNN}.hard_example_miner={{}}"],
+     "", "has no effect: hard_example_miner chooses among all proposals"),
     ("error", [f"{RCNN}.maxpool_stride=null"], "", "is missing"),
     ("error", [f"{RCNN}.number_of_stages=3", *LOADED], f"{HEAD}.predict_instance_masks",
      "a third stage predicts masks"),

@@ -14,6 +14,7 @@ from estimator_det.boxes.nms.coded_boxes import Boxes, CodedBoxes, gather_picks
 from estimator_det.boxes.nms.kernels import NmsOptions, Picks, hard_picks, soft_picks
 from estimator_det.boxes.nms.static import static_picks
 from estimator_det.compat import tf
+from estimator_det.config.field_rules import no_effect
 from estimator_det.config.rules import rules
 from estimator_det.errors import Problem, error
 from estimator_det.protos import post_processing_pb2
@@ -40,6 +41,8 @@ def _check_nms(config: post_processing_pb2.BatchNonMaxSuppression, at: str) -> I
             f"{config.max_total_detections}",
             "raise the latter or lower the former",
         )
+    if config.use_hard_nms and config.soft_nms_sigma:
+        yield no_effect(f"{at}.soft_nms_sigma", "use_hard_nms is set")
     if config.max_classes_per_detection != 1:
         yield error(
             f"{at}.max_classes_per_detection",

@@ -13,6 +13,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import estimator_det.extractors  # noqa: F401  (fills the registry)
 from estimator_det.boxes.score_conversion import check_class_ids
 from estimator_det.compat import tf, tf1
+from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.detectors.base import (
     DETECTORS,
@@ -327,6 +328,14 @@ def _check_masks(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Proble
             "has no effect: masks need a third stage",
             "remove it, or set number_of_stages: 3, with load_instance_masks in the readers",
         )
+
+
+@rules(faster_rcnn_pb2.FasterRcnn)
+def _check_sample(config: faster_rcnn_pb2.FasterRcnn, at: str) -> Iterator[Problem]:
+    if config.HasField("hard_example_miner"):
+        sample = ("second_stage_batch_size", "second_stage_balance_fraction")
+        for name in non_default_fields(config, sample):
+            yield no_effect(f"{at}.{name}", "hard_example_miner chooses among all proposals")
 
 
 @rules(faster_rcnn_pb2.FasterRcnn, target="tpu")
