@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Callable, Iterator, Optional, Tuple
 
 from estimator_det.boxes.assign import TargetAssigner, Targets, count_assignment
 from estimator_det.boxes.coders import make_box_coder
@@ -28,7 +28,7 @@ from estimator_det.losses.classification import (
     sum_by_image,
 )
 from estimator_det.losses.localization import compares_boxes, make_localization_loss
-from estimator_det.losses.mining import make_hard_example_miner
+from estimator_det.losses.mining import HardExampleMiner, make_hard_example_miner
 from estimator_det.protos import ssd_pb2
 
 LOCALIZATION = "Loss/localization_loss"
@@ -60,7 +60,7 @@ class SsdLoss:
     # Weight anchors as sampling would on average; None: do not.
     expected_weights: Optional[ExpectedWeights] = None
     # Use the anchors of the largest losses only; None: use all.
-    miner: Optional[Callable[..., Any]] = None
+    miner: Optional[HardExampleMiner] = None
     # Computes the penalty of uneven kernels; None: no penalty.
     equalization: Optional[Callable[[], tf.Tensor]] = None
 

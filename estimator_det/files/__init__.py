@@ -1,6 +1,6 @@
 """Files, local or remote: the ways to read and to write them, and some formats, each in one module.
 
-The bottom of the house: imports NumPy and Pillow, and TensorFlow for remote paths and in `lock`.
+Imports NumPy and Pillow, and TensorFlow for remote paths and in `lock`.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def concat_maps(boxes: Sequence[tf.Tensor], classes: Sequence[tf.Tensor]) -> Pre
 
 
 def make_box_head(
-    config: box_predictor_pb2.BoxPredictor,  # a `BoxPredictor` message
+    config: box_predictor_pb2.BoxPredictor,
     num_classes: int,  # foreground classes
     *,
     add_background_class: bool,  # True if the class scores have a background column

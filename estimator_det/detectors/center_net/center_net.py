@@ -173,7 +173,6 @@ class CenterNetDetector:
         true_shapes: tf.Tensor,
     ) -> BatchDetections:
         """Adds the keypoints of objects; those that the class of an object has not are 0."""
-        is_alone = self.num_classes == len(self.keypoints) == 1
         total = sum(len(task.indices) for task in self.keypoints)
         image_sizes = tf.cast(true_shapes[:, tf.newaxis, tf.newaxis, :2], tf.float32)
         points, scores = 0.0, 0.0
@@ -184,10 +183,8 @@ class CenterNetDetector:
                 inside = tf.clip_by_value(fractions, 0.0, 1.0)
                 is_moved = tf.reduce_any(tf.not_equal(inside, fractions), axis=3)
                 fractions, found_scores = inside, tf.where(is_moved, 0.0, found_scores)
-            has_points = tf.ones_like(detections.scores)
-            if not is_alone:
-                has_points = tf.cast(tf.equal(peaks.channels, task.class_index), tf.float32)
-            has_points *= tf.cast(peaks.values > 0.0, tf.float32)
+            is_own = tf.equal(peaks.channels, task.class_index) & (peaks.values > 0.0)
+            has_points = tf.cast(is_own, tf.float32)
             # Gathered from the task's keypoints and, for the others, a last column of zeros.
             columns = dict(zip(task.indices, range(total)))
             places = [columns.get(i, len(columns)) for i in range(total)]
