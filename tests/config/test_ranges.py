@@ -5,6 +5,7 @@ from typing import Any, Iterator, List, Set, Tuple
 import pytest
 
 from estimator_det.config.field_rules import range_of, rule_of
+from estimator_det.config.text import is_repeated
 from estimator_det.protos import center_net_pb2, pipeline_pb2
 from tests.config.test_check import problems
 
@@ -89,7 +90,7 @@ def test_defaults_are_in_range_but_for_what_must_be_set():
     must_be_set += ("new_width", ".label", "new_label", "_area", "_aspect_ratio")
     must_be_set += ("num_iterations", "num_filters")
     for descriptor, field in SCHEMA:
-        if field.label != field.LABEL_REPEATED and not f".{field.name}".endswith(must_be_set):
+        if not is_repeated(field) and not f".{field.name}".endswith(must_be_set):
             assert range_of(field).contains(field.default_value), (descriptor.name, field.name)
 
 

@@ -164,27 +164,36 @@ def test_other_threads_have_no_signals():
 
 
 class _Interrupting:
-    """A signal comes while its type is checked, inside of C++."""
+    """A signal comes while its type is checked, inside of C++, which may ask more than once."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
 
     @property
     def __class__(self) -> Any:
-        _kill(signal.SIGTERM)
+        if not self._is_asked:
+            self._is_asked = True
+            _kill(signal.SIGTERM)
+        return object
 
     @__class__.setter
     def __class__(self, value: Any) -> None:
         raise AttributeError
 
 
+_LOST = (AttributeError, TypeError)  # what TensorFlow raises in place of the stop: 2.15, later
+
+
 def test_no_stop_is_lost():
     def lost() -> None:
-        with pytest.raises(AttributeError):
+        with pytest.raises(_LOST):
             tf.nest.flatten(_Interrupting())
 
     with StopSignals(Stop()) as signals:
         signals.defer()
         with pytest.raises(Stopped) as caught, signals.immediate():
             tf.nest.flatten(_Interrupting())
-        assert isinstance(caught.value.__cause__, AttributeError)
+        assert isinstance(caught.value.__cause__, _LOST)
     with pytest.raises(Stopped), StopSignals(Stop()):
         tf.nest.flatten(_Interrupting())
     with pytest.raises(Stopped), StopSignals(Stop()):
