@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import slim, tf, tf1
 
 
 def test_a_layer_has_the_class_for_graphs_in_graphs_alone():
@@ -13,6 +13,7 @@ def test_a_layer_has_the_class_for_graphs_in_graphs_alone():
         assert not isinstance(Dense(1), Layer)
         with tf.Graph().as_default():
             assert isinstance(Dense(1), Layer)
+            slim.fully_connected(tf1.placeholder(tf.float32, [1, 2]), 3)
 
 
 def test_what_is_around_a_graph_is_known():
