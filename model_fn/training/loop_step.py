@@ -97,8 +97,7 @@ class LoopStep:
         with strategy.scope():
             forward.get_concrete_function()
             self._replica.choose_variables()
-            if self._is_on_tpu:
-                make_slots(self._optimizer, self._replica.trained)
+            make_slots(self._optimizer, self._replica.trained)
             if self._config.use_moving_average:
                 self._averages = {
                     name_of(variable): tf.Variable(
@@ -261,8 +260,11 @@ def _repeated(take: Callable[[], Outcome], num_steps: tf.Tensor) -> Outcome:
         ends = tf.reduce_any(before.stops) | tf.logical_not(before.is_finite)
         return (before.num_taken < num_steps) & tf.logical_not(ends)
 
+    # A function of its own, so that the step is traced once, and its results are known before.
+    step_once = tf.function(take, autograph=False).get_concrete_function()
+
     def take_next(before: Outcome) -> Tuple[Outcome]:
-        outcome = take()
+        outcome = step_once()
         position = {
             key: tf.concat([value, outcome.positions[0][key]], 0)
             for key, value in before.positions[0].items()
@@ -274,14 +276,17 @@ def _repeated(take: Callable[[], Outcome], num_steps: tf.Tensor) -> Outcome:
         )
         return (outcome,)
 
-    # The first one has the structure of all.
-    first = take()
-    shapes = tf.nest.map_structure(lambda tensor: tensor.shape, first)
+    results = step_once.structured_outputs
     growing = {
-        key: tf.TensorShape([None, *value.shape[1:]]) for key, value in first.positions[0].items()
+        key: tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+        for key, value in results.positions[0].items()
     }
-    invariants = (shapes._replace(positions=(growing,)),)
-    (last,) = tf.while_loop(should_continue, take_next, (first,), invariants, parallel_iterations=1)
+    results = results._replace(positions=(growing,))
+    shapes = tf.nest.map_structure(lambda result: result.shape, results)
+    start = tf.nest.map_structure(
+        lambda result: tf.zeros([size or 0 for size in result.shape], result.dtype), results
+    )._replace(is_finite=tf.constant(True))
+    (last,) = tf.while_loop(should_continue, take_next, (start,), (shapes,), parallel_iterations=1)
     return last
 
 

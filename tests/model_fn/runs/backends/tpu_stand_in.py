@@ -65,8 +65,9 @@ class Runnable:
 
     def __init__(self, traced: Any) -> None:
         self.graph, self.structured_outputs = traced.graph, traced.structured_outputs
-        self.operations = [operation.type for operation in traced.graph.get_operations()]
-        graph_def = _without_tpu(traced.graph.as_graph_def())
+        graph_def = traced.graph.as_graph_def()
+        self.operations = [node.op for nodes in _nodes(graph_def) for node in nodes]
+        graph_def = _without_tpu(graph_def)
         inputs = [tensor.name for tensor in traced.inputs]
         outputs = [tensor.name for tensor in traced.outputs]
 
@@ -86,8 +87,13 @@ class Runnable:
         )
 
 
+def _nodes(graph_def: Any) -> List[Any]:
+    """The nodes of the graph, and of each of its functions."""
+    return [graph_def.node, *(each.node_def for each in graph_def.library.function)]
+
+
 def _without_tpu(graph_def: Any) -> Any:
-    for nodes in (graph_def.node, *(each.node_def for each in graph_def.library.function)):
+    for nodes in _nodes(graph_def):
         # Functions name the outputs of operations.
         renamed = {f"{node.name}:outputs:" for node in nodes if node.op == "TPUReplicatedOutput"}
         for node in nodes:
