@@ -14,7 +14,7 @@ import markdown
 import numpy as np
 import pytest
 
-from estimator_det.programs import cli
+from estimator_det.programs import cli, model_flags
 from estimator_det.programs.pretrained import find_model
 from estimator_det.programs.starter_models import MODELS
 from inputs.bad_records.kinds import KINDS
@@ -98,6 +98,13 @@ def test_every_option_of_a_verb_is_documented(name):
         if option not in ("-h", "--help") and not re.search(rf"{option}(?![\w-])", text)
     ]
     assert not missing, f"docs/cli.md says nothing about {missing} of {name}"
+
+
+def test_every_flag_of_model_main_is_documented():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    text = page.partition("\n## model_main\n")[2].partition("\n## Exit codes\n")[0]
+    names = set(model_flags.define_flags()) - {"help"}
+    assert [name for name in sorted(names) if not re.search(rf"`-+{name}\b", text)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)

@@ -23,8 +23,11 @@ def _keep_bases_of_layers() -> None:
     swap = version_utils.swap_class
 
     def swap_if_needed(cls: Any, v2_cls: Any, v1_cls: Any, use_v2: bool) -> Any:
-        # The class for graphs derives from the class for eager code.
-        is_right = issubclass(cls, v1_cls) != use_v2 and cls not in (v1_cls, v2_cls)
+        # The class for graphs derives from the class for eager code. Layers of slim derive from two
+        # layers, and both must be right.
+        wrong = v1_cls if use_v2 else v2_cls
+        bases = [base for each in cls.__mro__ if each is not v1_cls for base in each.__bases__]
+        is_right = wrong not in bases and cls not in (v1_cls, v2_cls)
         return cls if is_right else swap(cls, v2_cls, v1_cls, use_v2)
 
     version_utils.swap_class = swap_if_needed
