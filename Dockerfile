@@ -21,7 +21,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends libtcmalloc-
     && rm -rf /var/lib/apt/lists/*
 # Steps take less time than with glibc's allocator.
 ENV LD_PRELOAD=libtcmalloc_minimal.so.4
-COPY setup.py pyproject.toml MANIFEST.in LICENSE NOTICE README.md ./
+COPY setup.py pyproject.toml LICENSE NOTICE README.md ./
 COPY estimator_det estimator_det
 COPY inputs inputs
 COPY model_fn model_fn
