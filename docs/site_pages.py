@@ -29,4 +29,6 @@ def on_files(files: Files, config: Any) -> Files:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links the fields of a configuration that a page names to the reference."""
+    for name, target in PAGES.items():
+        markdown = markdown.replace(f"](../{name}", f"]({target}")
     return markdown if page.file.src_uri == "configuration.md" else reference.with_links(markdown)

@@ -122,6 +122,13 @@ def test_tables_and_lists_come_out_as_such(page):
     assert html.count("<ol>") == len(re.findall(r"^1\. ", text, re.M)), "a list is cut in pieces"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_links_lead_to_files_of_the_checkout(page):
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    files = [link for link in links if "://" not in link]
+    assert [link for link in files if not (page.parent / link).exists()] == []
+
+
 FILE = re.compile(r"`((?:estimator_det|inputs|model_fn|exporters|benchmarks)/[^`]*)`")
 PROGRAM = re.compile(r"python -m ((?:estimator_det|benchmarks)[\w.]*)")
 
