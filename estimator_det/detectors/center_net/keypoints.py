@@ -121,7 +121,7 @@ class KeypointTask:
     def _labels(self, scene: Scene) -> _Labels:
         groundtruth = scene.groundtruth
         count = 0 if groundtruth.keypoints is None else groundtruth.keypoints.shape[2]
-        if count <= max(self.indices):
+        if count is not None and count <= max(self.indices):  # a plug-in may leave it unknown
             raise ConfigError.at(
                 "train_input_reader.num_keypoints",
                 f"must be above {max(self.indices)}, an id of keypoint_label_map_path; given: "
