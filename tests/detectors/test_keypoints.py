@@ -10,6 +10,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import inputs.pipeline  # noqa: F401  (registers the rules of readers)
 from estimator_det.compat import tf
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors.base import Groundtruth, make_detector
