@@ -10,9 +10,7 @@ from typing import Dict, List, NamedTuple
 import numpy as np
 import pytest
 
-from benchmarks.conformance import goldens
 from benchmarks.conformance.compare import Check
-from estimator_det.config import pipeline
 from tests.conftest import MODELS
 from tests.programs.forking import TIMEOUT, Forker
 
@@ -49,27 +47,6 @@ def test_sums_count_against_the_sum_of_magnitudes():
     check = Check()
     check.statistics(np.array([1000.5, -1000.0]), recorded, 1e-3, "tensor")
     assert check.ok
-
-
-def test_recorded_overrides():
-    config = pipeline.parse_pipeline(
-        "model { ssd { num_classes: 3 image_resizer { identity_resizer {} } } }"
-        "train_config { optimizer { rms_prop_optimizer {} } }"
-    )
-    changed = goldens.apply_recorded_overrides(
-        config,
-        [
-            "image_resizer: identity_resizer {} -> fixed_shape_resizer { height: 5 }",
-            "ssd.freeze_batchnorm: False -> true (speed only)",
-            "train_config.optimizer.rms_prop_optimizer.learning_rate = constant 2e-05",
-        ],
-    )
-    assert changed.model.ssd.image_resizer.fixed_shape_resizer.height == 5
-    assert changed.model.ssd.freeze_batchnorm
-    rate = changed.train_config.optimizer.rms_prop_optimizer.learning_rate
-    assert rate.constant_learning_rate.learning_rate == pytest.approx(2e-5)
-    with pytest.raises(ValueError, match="neither"):
-        goldens.apply_recorded_overrides(config, ["no such form"])
 
 
 class Table(NamedTuple):

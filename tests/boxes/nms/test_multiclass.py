@@ -299,20 +299,6 @@ def test_by_hand(name, soft_sigma, static_shapes):
         assert not result.boxes[0, 3:].any()
 
 
-def test_class_agnostic_takes_the_box_of_the_best_class():
-    given = random_scene(5, q=5)
-    options = multiclass.NmsOptions(0.2, 0.4, 3, 9, class_agnostic=True)
-    result = run(given, options)
-    best = given["scores"].argmax(axis=2)
-    for image in range(2):
-        for place in range(result.num[image]):
-            anchor = result.anchor_indices[image, place]
-            assert result.classes[image, place] == best[image, anchor]
-            np.testing.assert_array_equal(
-                result.boxes[image, place], given["boxes"][image, anchor, best[image, anchor]]
-            )
-
-
 @pytest.mark.parametrize("static_shapes", [False, True])
 @pytest.mark.parametrize("soft_sigma", [0.0, 0.5])
 def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
