@@ -5,12 +5,6 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.images.resize import pad_to_multiple
-from estimator_det.nets import mobilenet
-
-
-def test_scaled_depth():
-    depth = mobilenet.scaled_depth(0.75, 16)
-    assert [depth(d) for d in (8, 32, 64, 33)] == [16, 24, 48, 24]
 
 
 @pytest.mark.parametrize("static", [True, False])

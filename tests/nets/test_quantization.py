@@ -74,21 +74,6 @@ def test_ranges_of_activations_are_averages_without_a_bias_to_their_start():
         assert quantization.STEP_VARIABLE not in found
 
 
-@pytest.mark.parametrize("most", [0.25, -0.1])
-def test_ranges_of_weights_are_those_of_the_step(most):
-    kernel = np.array([-0.4, -0.2, most], np.float32)
-    with tf.Graph().as_default(), tf1.Session() as session:
-        quantizer = Quantizer(Quantization(delay=0), is_training=True)
-        rounded = quantizer.weights("net", tf.constant(kernel))
-        session.run(tf1.global_variables_initializer())
-        values, _ = session.run([rounded, _updates()])
-        np.testing.assert_allclose(values, _rounded(kernel, -0.4, max(most, 0), 1), atol=1e-6)
-        assert _values(session) == {
-            "net/weights_quant/min": kernel[0],
-            "net/weights_quant/max": max(kernel[2], 0),
-        }
-
-
 def test_bits_of_weights_and_of_activations():
     with tf.Graph().as_default(), tf1.Session() as session:
         quantizer = Quantizer(Quantization(weight_bits=3, activation_bits=2), is_training=False)

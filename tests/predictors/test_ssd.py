@@ -7,7 +7,6 @@ from google.protobuf import text_format
 import estimator_det.predictors  # noqa: F401  (fills the registry)
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import UsageError
-from estimator_det.predictors import base
 from estimator_det.predictors.base import make_box_head
 from estimator_det.protos import box_predictor_pb2
 from tests.faults import faults
@@ -29,21 +28,6 @@ def predict(text: str, depths=(8, 8), anchors=(3, 6), training: bool = False, **
     return make_head(text, training, **options).predict(maps, list(anchors))
 
 
-def test_convolutional_head():
-    with tf.Graph().as_default():
-        found = predict("convolutional_box_predictor { class_prediction_bias_init: -4.6 }")
-        assert found.box_encodings.shape == (2, 4 * 4 * 3 + 2 * 2 * 6, 4)
-        assert found.class_logits.shape == (2, 72, 6)
-        expected = {}
-        for number, anchors in enumerate((3, 6)):
-            for kind, columns in (("BoxEncoding", 4 * anchors), ("Class", 6 * anchors)):
-                layer = f"BoxPredictor_{number}/{kind}Predictor"
-                expected[f"{layer}/weights"] = [1, 1, 8, columns]
-                expected[f"{layer}/biases"] = [columns]
-        assert shapes() == expected
-        assert evaluate(found).class_logits.mean() == pytest.approx(-4.6, abs=0.5)
-
-
 def test_depthwise_head():
     text = "use_depthwise: true kernel_size: 3 conv_hyperparams { batch_norm {} }"
     with tf.Graph().as_default():
@@ -54,28 +38,6 @@ def test_depthwise_head():
             "ClassPredictor_depthwise/depthwise_weights": [3, 3, 8, 1],
             "ClassPredictor/weights": [1, 1, 8, 18],
         }
-
-
-def test_anchors_come_cell_by_cell():
-    """Row order: map, row, column, anchor; channel order: anchor, then number."""
-    text = "convolutional_box_predictor { conv_hyperparams { initializer { %s } } }"
-    text %= "truncated_normal_initializer { stddev: 0 }"
-    with tf.Graph().as_default():
-        found = predict(text, depths=[8], anchors=[3], background=False)
-        ending = "BoxEncodingPredictor/biases"
-        (biases,) = (v for v in tf1.global_variables() if v.op.name.endswith(ending))
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            biases.load(np.arange(12.0), session)
-            boxes = session.run(found.box_encodings)
-    expected = np.tile(np.arange(12.0).reshape(3, 4), [16, 1])
-    np.testing.assert_array_equal(boxes, [expected, expected])
-
-
-def test_anchors_of_a_map_that_is_not_square():
-    output = tf.reshape(tf.range(48), [2, 2, 3, 4])  # two anchors, two numbers each
-    rows = base.per_anchor(output, 2)
-    np.testing.assert_array_equal(rows, np.reshape(output, [2, 12, 2]))
 
 
 def test_layers_before_the_head():
