@@ -7,7 +7,6 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors import DETECTORS, BatchDetections, Groundtruth, make_detector
-from estimator_det.detectors.ssd import _map_indices
 from estimator_det.nets import inverted_residual
 from estimator_det.protos import model_pb2
 from tests import small_extractor
@@ -75,11 +74,6 @@ def test_without_an_added_background(field):
     assert detector.postprocessing.has_background == bool(field)
 
 
-def test_feature_map_of_each_anchor():
-    found = _map_indices([(2, 3), (1, 2)], [2, 1], tf.constant(2))
-    assert found.numpy().tolist() == [[0] * 12 + [1] * 2] * 2
-
-
 @pytest.fixture
 def two_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of two layers in place of the MobileNet."""
@@ -127,15 +121,6 @@ def test_detections_are_relative_to_the_real_image():
     assert (half.classes[0, 0], half.anchor_indices[0, 0]) == (1.0, 7.0)
     assert half.num[0] == 2  # anchor 7 for each class; the other anchors lie in the padding
     np.testing.assert_allclose(half.raw_boxes, whole.raw_boxes)
-
-
-@pytest.mark.usefixtures("two_layers")
-def test_keypoints_are_decoded():
-    _, detections = run_small(
-        """box_coder { keypoint_box_coder { num_keypoints: 3 } }
-        box_predictor { convolutional_box_predictor { box_code_size: 10 } }"""
-    )
-    assert detections["detection_keypoints"].shape == (2, 5, 3, 2)
 
 
 @pytest.mark.usefixtures("two_layers")

@@ -42,12 +42,6 @@ LOG_2 = np.log(2.0)
 # Each of 2 x 4 anchors has 3 class columns, at logit 0 each costs log 2; three anchors match.
 
 
-def test_by_hand():
-    found = terms("normalize_loss_by_num_matches: false", encodings=2.0)
-    assert found["classification"] == pytest.approx(24 * LOG_2)
-    assert found["localization"] == pytest.approx(3 * 4 * 1.5)  # smooth L1 of 2 is 1.5
-
-
 def test_normalizers_and_weights():
     found = terms(
         "normalize_loc_loss_by_codesize: true loss { classification_weight: 2 "

@@ -9,7 +9,6 @@ from google.protobuf import text_format
 
 from estimator_det.compat import tf
 from estimator_det.images import resize
-from estimator_det.images.resize import Preprocessor
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from tests.conftest import golden_component
 from tests.faults import faults
@@ -177,16 +176,3 @@ def test_pad_values_must_fit_the_channels():
     for found, channels in ((False, text), (True, text + reader)):
         problems = faults(pipeline_pb2.TrainEvalPipelineConfig(), channels, at="")
         assert ("has 3 values, and images have 4 channels" in problems) == found
-
-
-def test_padding_is_zero_or_black():
-    resizer = make(
-        "keep_aspect_ratio_resizer { min_dimension: 4 max_dimension: 8 pad_to_max_dimension: true }"
-    )
-    images = tf.fill([1, 4, 8, 3], 255.0)
-    for last, padding in ((False, 0.0), (True, -100.0)):
-        preprocess = Preprocessor(resizer, lambda pixels: pixels - 100.0, normalizes_last=last)
-        inputs, shapes = preprocess(images)
-        np.testing.assert_allclose(inputs[0, :4], np.full([4, 8, 3], 155.0))
-        np.testing.assert_allclose(inputs[0, 4:], np.full([4, 8, 3], padding))
-        np.testing.assert_array_equal(shapes, [[4, 8, 3]])

@@ -50,8 +50,9 @@ def test_padding_is_normalized_too():
     overrides = """image_resizer { keep_aspect_ratio_resizer {
         min_dimension: 48 max_dimension: 64 pad_to_max_dimension: true } }"""
     preprocess = make_preprocessor(configs.small_config(overrides))
-    inputs, _ = preprocess(tf.fill([1, 24, 64, 3], 255.0))
+    inputs, true_shapes = preprocess(tf.fill([1, 24, 64, 3], 255.0))
     np.testing.assert_allclose(inputs[0, -1, -1], [-123.68, -116.779, -103.939], rtol=1e-6)
+    np.testing.assert_array_equal(true_shapes, [[24, 64, 3]])
 
 
 def test_proposals_alone():

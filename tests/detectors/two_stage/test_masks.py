@@ -89,11 +89,3 @@ def test_golden_crops():
 
 def test_images_that_are_not_annotated():
     assert loss(labels(40)._replace(is_annotated=tf.constant([False]))) == 0.0
-
-
-def test_mask_of_class():
-    rows = tf.reshape(tf.range(24.0), [1, 2, 3, 2, 2])
-    selection = masks.select_class_masks(rows, tf.constant([[2, 0]]))
-    np.testing.assert_array_equal(selection, [[[[8, 9], [10, 11]], [[12, 13], [14, 15]]]])
-    agnostic = masks.select_class_masks(rows[:, :, :1], tf.constant([[2, 0]]))
-    np.testing.assert_array_equal(agnostic, rows[:, :, 0])

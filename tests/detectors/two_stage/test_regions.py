@@ -181,18 +181,6 @@ def test_code_of_the_target_class():
     )
 
 
-def test_frames():
-    frame = ImageFrame(tf.zeros([2, 40, 80, 3]), tf.constant([[20, 40, 3], [40, 50, 3]]))
-    boxes = tf.constant([[[5.0, 10.0, 20.0, 40.0]]] * 2)
-    fractions = [[[0.25, 0.25, 1, 1]], [[0.125, 0.2, 0.5, 0.8]]]
-    np.testing.assert_allclose(frame.normalize_to_real_image(boxes), fractions)
-    np.testing.assert_allclose(frame.to_pixels(frame.normalize_to_real_image(boxes)), boxes)
-    whole = ImageFrame(frame.inputs)
-    fractions = [[[0.125, 0.125, 0.5, 0.5]]] * 2
-    np.testing.assert_allclose(whole.normalize_to_real_image(boxes), fractions)
-    np.testing.assert_allclose(whole.to_pixels(whole.normalize_to_real_image(boxes)), boxes)
-
-
 @pytest.mark.parametrize("change", ["true", "false"])
 def test_detections_are_fractions_of_the_real_image_in_any_case(change):
     options = config(
