@@ -64,25 +64,6 @@ def test_images_in_subfolders(tmp_path):
         list_images([f"{folder}/b/none"], recursive=True)
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6])
-@pytest.mark.parametrize("suffix", ["png", "jpg"])
-@pytest.mark.parametrize("factor", [1, 2])
-def test_photos_are_rotated_upright(tmp_path, monkeypatch, orientation, suffix, factor):
-    """The top of the upright photo is white, whatever of the file it is."""
-    upright = np.zeros((48, 64, 3), np.uint8)
-    upright[:16] = 255
-    stored = np.rot90(upright, {1: 0, 3: 2, 6: 1}[orientation])
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    path = str(tmp_path / f"photo.{suffix}")
-    Image.fromarray(np.ascontiguousarray(stored)).save(path, exif=exif)
-    monkeypatch.setattr(image_files, "MAX_DETECTED_PIXELS", 48 * 64 // factor**2)
-    found = read_image(path)
-    assert found[1:] == (48, 64, factor, orientation)
-    assert found.pixels.shape == (48 // factor, 64 // factor, 3)
-    assert found.pixels[: 12 // factor].min() > 200 and found.pixels[20 // factor :].max() < 50
-
-
 def test_the_limit_of_pixels(tmp_path, monkeypatch):
     Image.new("RGB", (9, 9)).save(tmp_path / "a.bmp")
     monkeypatch.setattr(image_files, "MAX_PIXELS", 80)

@@ -54,16 +54,6 @@ def test_detect_decodes_the_recorded_pixels(golden):
     np.testing.assert_array_equal(found.pixels, golden["fast"])
 
 
-def test_resizing_is_legacy_bilinear(golden):
-    text = "fixed_shape_resizer { height: 30 width: 45 }"
-    resizer = make_resizer(text_format.Parse(text, image_resizer_pb2.ImageResizer()))
-    with tf.Graph().as_default(), tf1.Session() as session:
-        images = tf.constant(golden["accurate"][np.newaxis], tf.float32)
-        resized = session.run(resizer.resize(images)[0])[0]
-    np.testing.assert_allclose(resized, golden["resized"], rtol=1e-6, atol=1e-4)
-    np.testing.assert_allclose(resized, _legacy_bilinear(golden["accurate"], 30, 45), atol=1e-3)
-
-
 @pytest.mark.parametrize("input_type", ["encoded_image_string_tensor", "tf_example"])
 def test_serving_decodes_and_resizes_the_same(encoded, golden, input_type):
     text = "fixed_shape_resizer { height: 30 width: 45 }"

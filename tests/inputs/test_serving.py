@@ -36,16 +36,6 @@ def run(
     return (*result, static)
 
 
-@pytest.mark.parametrize("input_type", ["image_tensor", "float_image_tensor"])
-def test_images(input_type):
-    images = np.stack([IMAGES[0]] * 2)
-    fed, true_shapes, static = run(input_type, FIXED, images)
-    expected = tf1.image.resize(images.astype(np.float32), [6, 10]).numpy() + 1
-    np.testing.assert_allclose(fed, expected, rtol=1e-6)
-    assert true_shapes.tolist() == [[6, 10, 3]] * 2
-    assert static == [None, 6, 10, 3]
-
-
 def test_input_shape():
     fed, _, static = run("image_tensor", IDENTITY, IMAGES[:1], input_shape=[1, 8, -1, 3])
     assert static[0] == 1

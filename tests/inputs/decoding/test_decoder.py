@@ -135,31 +135,6 @@ def test_no_boxes():
     assert sample.area.shape == sample.weights.shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("kind", "mode"),
-    [
-        ("JPEG", ""), ("JPEG", "L"), ("JPEG", "CMYK"), ("PNG", ""), ("PNG", "L"), ("PNG", "RGBA"),
-        ("PNG", "P"), ("GIF", ""), ("BMP", ""), ("BMP", "L"),
-    ],
-)  # fmt: skip
-def test_image_formats(kind, mode):
-    rows = np.linspace(20, 200, 16).astype(np.uint8)
-    image = np.repeat(np.repeat(rows[:, None, None], 24, 1), 3, 2)  # grey, so that all modes agree
-    sample = decode({"image/encoded": encoded(image, kind, mode)})
-    assert sample.image.shape == (16, 24, 3)
-    assert sample.image.dtype == np.uint8
-    tolerance = 12 if kind in ("JPEG", "GIF") else 1
-    assert np.abs(sample.image.astype(int) - image).max() <= tolerance
-
-
-def test_animation_gives_its_first_picture():
-    red, blue = (np.full((4, 6, 3), color, np.uint8) for color in ((255, 0, 0), (0, 0, 255)))
-    animation = encoded(red, "GIF", save_all=True, append_images=[Image.fromarray(blue)])
-    sample = decode({"image/encoded": animation})
-    assert sample.image.shape == (4, 6, 3)
-    assert sample.image[0, 0].tolist() == [255, 0, 0]
-
-
 def test_text_wins_over_label(label_map):
     text = {"image/object/class/text": ["owl", "cat"]}
     assert decode({**BOXES, **LABELS, **text}, label_map).classes.tolist() == [4, 1]
