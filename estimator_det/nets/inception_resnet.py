@@ -21,6 +21,7 @@ from estimator_det.nets.inception import (
     Mixed,
     conv,
 )
+from estimator_det.nets.layers import conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
 from estimator_det.nets.object_paths import joined
 
@@ -125,7 +126,7 @@ def arg_scope() -> ContextManager[None]:
 
 def _add(net: tf.Tensor, block: Residual) -> tf.Tensor:
     """Adds a residual block in the open variable scope, [B, h, w, C] -> [B, h, w, C]."""
-    change = slim.conv2d(
+    change = conv2d(
         inception.mix(net, block.branches),
         net.shape[-1],
         1,
@@ -168,7 +169,7 @@ def second_part(inputs: tf.Tensor, *, tf2_line: bool = False) -> tf.Tensor:
     net = _repeat(net, "Repeat", BLOCK8)
     with tf1.variable_scope(LAST_BLOCK8.name):
         net = _add(net, LAST_BLOCK8)
-    return slim.conv2d(net, LAST_DEPTH, 1, scope="Conv2d_7b_1x1")
+    return conv2d(net, LAST_DEPTH, 1, scope="Conv2d_7b_1x1")
 
 
 def keras_order(scopes: Sequence[str]) -> List[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import ContextManager, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.nets.layers import conv2d, separable_conv2d
 from estimator_det.nets.normalization import batch_norm, published_scope
 
 # Settings with which the published large networks were trained.
@@ -130,15 +131,15 @@ def _is_smaller(state: _ScaledMap, previous: _ScaledMap) -> bool:
 def _point_conv(
     net: tf.Tensor, depth: int, name: str, norm_name: str, stride: int = 1
 ) -> tf.Tensor:
-    return batch_norm(slim.conv2d(net, depth, 1, stride=stride, scope=name), scope=norm_name)
+    return batch_norm(conv2d(net, depth, 1, stride=stride, scope=name), scope=norm_name)
 
 
 def _halve(net: tf.Tensor, depth: int) -> tf.Tensor:
     """Halves the resolution: half the channels from the even pixels, half from the odd ones."""
-    even = slim.conv2d(net[:, ::2, ::2], depth // 2, 1, scope="path1_conv")
+    even = conv2d(net[:, ::2, ::2], depth // 2, 1, scope="path1_conv")
     # Padded, because there may be one odd pixel less than even ones.
     odd = tf.pad(net, [[0, 0], [0, 1], [0, 1], [0, 0]])[:, 1::2, 1::2]
-    odd = slim.conv2d(odd, depth - depth // 2, 1, scope="path2_conv")
+    odd = conv2d(odd, depth - depth // 2, 1, scope="path2_conv")
     return batch_norm(tf.concat([even, odd], axis=-1), scope="final_path_bn")
 
 
@@ -157,7 +158,7 @@ def _fit(previous: Optional[_ScaledMap], state: _ScaledMap, depth: int) -> _Scal
 def _separable(net: tf.Tensor, depth: int, kernel: int, stride: int) -> tf.Tensor:
     for number in range(1, LAYERS_PER_SEPARABLE + 1):
         name = f"{kernel}x{kernel}_{number}"
-        net = slim.separable_conv2d(
+        net = separable_conv2d(
             tf.nn.relu(net),
             depth,
             kernel,
@@ -314,7 +315,7 @@ def searched_network(
         network has a cell for halving. For PNASNet-5 large `Cell_7` has stride 16, `Cell_11` stride
         32; for NASNet-A large `Cell_11` has stride 16.
     """
-    net = slim.conv2d(inputs, network.stem_depth, 3, stride=2, padding="VALID", scope="conv0")
+    net = conv2d(inputs, network.stem_depth, 3, stride=2, padding="VALID", scope="conv0")
     state = _ScaledMap(batch_norm(net, scope="conv0_bn"), 2)
     names = [place.end_point for place in _places(network)]
     numbers = range(names.index(last) + 1 if last else len(names))

@@ -185,7 +185,7 @@ def _layer(
     """Builds a layer: [B, h, w, c] -> [B, ceil(h / stride), ceil(w / stride), depth]."""
     net = inputs
     if layer.kind == "ibn":
-        net = slim.conv2d(net, depth * layer.expansion, 1, scope="expansion")
+        net = conv2d(net, depth * layer.expansion, 1, scope="expansion")
     padding = padding if stride > 1 else "SAME"
     spatial: Dict[str, Any] = {"kernel_size": layer.kernel, "stride": stride, "padding": padding}
     if layer.kind == "fused":
@@ -200,8 +200,8 @@ def _layer(
             spatial.update(activation_fn=None, normalizer_fn=None)
         net = separable_conv2d(net, None, scope="depthwise", **spatial)
     if layer.kind == "separable":
-        return slim.conv2d(net, depth, 1, scope="pointwise")
-    return slim.conv2d(net, depth, 1, activation_fn=None, scope="projection")
+        return conv2d(net, depth, 1, scope="pointwise")
+    return conv2d(net, depth, 1, activation_fn=None, scope="projection")
 
 
 def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, padding: str) -> Any:
@@ -214,7 +214,7 @@ def _edge(net: tf.Tensor, from_level: int, level: int, depth: int, padding: str)
         net = max_pool(net, stride + 1, stride, padding)
     elif from_level > level:
         name = "1x1_before_upsample"
-    net = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
+    net = conv2d(net, depth, 1, activation_fn=None, scope=name)
     for _ in range(from_level - level):
         net = upsample_twofold(net)
     return net

@@ -10,6 +10,7 @@ from estimator_det.compat import slim, tf, tf1
 from estimator_det.config.rules import rules
 from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.hyperparams import ArgScope, make_arg_scope
+from estimator_det.nets.layers import conv2d
 from estimator_det.nets.object_paths import (
     PLACES,
     Paths,
@@ -51,7 +52,7 @@ class ProposalHead:
         with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
             with self.conv_scope():
                 nets = tuple(
-                    slim.conv2d(
+                    conv2d(
                         features,
                         self.depth,
                         self.kernel_size,
@@ -176,7 +177,7 @@ class RfcnHead:
         bins = self.num_bins[0] * self.num_bins[1]
         num_codes, num_logits = self.num_classes * BOX_CODE_SIZE, self.num_classes + 1
         with tf1.variable_scope(REGION_SCOPE, reuse=tf1.AUTO_REUSE), self.conv_scope():
-            net = slim.conv2d(features, self.depth, 1, scope="reduce_depth")
+            net = conv2d(features, self.depth, 1, scope="reduce_depth")
             codes = self._pool_layer(net, bins * num_codes, "refined_locations", boxes)
             logits = self._pool_layer(net, bins * num_logits, "class_predictions", boxes)
         return Prediction(
@@ -185,7 +186,7 @@ class RfcnHead:
         )
 
     def _pool_layer(self, net: tf.Tensor, depth: int, name: str, boxes: tf.Tensor) -> tf.Tensor:
-        score_maps = slim.conv2d(net, depth, 1, activation_fn=None, scope=name)
+        score_maps = conv2d(net, depth, 1, activation_fn=None, scope=name)
         return pool_position_sensitive(
             score_maps, boxes, self.crop_size, self.num_bins, matmul=self.matmul
         )
@@ -217,10 +218,10 @@ class MaskHead:
             if not self.convolve_first:
                 net = tf1.image.resize(net, [self.height, self.width], align_corners=True)
             for _ in range(self.num_layers - 1):
-                net = slim.conv2d(net, depth, 3)  # Conv, Conv_1, and so on
+                net = conv2d(net, depth, 3)  # Conv, Conv_1, and so on
             if self.convolve_first:
-                net = slim.conv2d(self._repeat_cells(net), depth, 3)
-            masks = slim.conv2d(
+                net = conv2d(self._repeat_cells(net), depth, 3)
+            masks = conv2d(
                 net,
                 1 if self.class_agnostic else self.num_classes,
                 3,

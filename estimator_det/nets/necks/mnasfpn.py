@@ -12,7 +12,7 @@ from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import slim, tf, tf1
 from estimator_det.nets.hyperparams import truncated_normal
-from estimator_det.nets.layers import choose_padding, max_pool, separable_conv2d
+from estimator_det.nets.layers import choose_padding, conv2d, max_pool, separable_conv2d
 from estimator_det.nets.mobiledet import he_normal
 from estimator_det.nets.necks.fpn import upsample_twofold
 from estimator_det.nets.normalization import batch_norm, published_scope
@@ -70,7 +70,7 @@ def arg_scope(weight_decay: float) -> Iterator[None]:
 
 
 def _linear(net: tf.Tensor, width: int, scope: str) -> tf.Tensor:
-    return slim.conv2d(
+    return conv2d(
         net, width, 1, padding="SAME", activation_fn=None, normalizer_fn=batch_norm, scope=scope
     )
 
