@@ -32,14 +32,6 @@ def _agree(own, mapped, expected, tolerance=2e-6):
         np.testing.assert_allclose(ours, theirs, atol=tolerance * np.abs(theirs).max())
 
 
-def test_a_frozen_graph_gives_every_variable_as_it_is(original):
-    mapped = mapping.map_variables(original.own, publish(original.graph_def, "a.pb"))
-    assert set(_states(mapped).values()) == {mapping.COPIED}
-    assert not mapped.folded
-    for name in original.own.shapes:
-        np.testing.assert_array_equal(mapped.values[name], original.arrays[name])
-
-
 def test_folded_batch_norm_is_rebuilt_where_it_is_folded(original, expected):
     mapped = mapping.map_variables(original.own, publish(folded(original), "a.pb"))
     _agree(original.own, mapped, expected)
