@@ -118,16 +118,6 @@ def small_assigner(**matcher):
     return TargetAssigner(IOU_SIMILARITY, ArgMaxMatcher(**matcher), CenterSizeCoder(), 0.25)
 
 
-def test_by_hand():
-    assigner = small_assigner(matched_threshold=0.7, unmatched_threshold=0.3)
-    targets = assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID)
-    assert targets.matches.numpy().tolist() == [[0, -2, 1, -1]]
-    assert targets.class_targets.numpy().tolist() == [[[0, 1], [1, 0], [0, 1], [1, 0]]]
-    assert targets.class_weights.numpy()[0, :, 0].tolist() == [0.5, 0.0, 0.0, 0.25]
-    assert targets.box_weights.numpy().tolist() == [[0.5, 0.0, 0.0, 0.0]]
-    np.testing.assert_allclose(targets.box_targets, np.zeros([1, 4, 4]), atol=1e-6)
-
-
 def test_rows_without_weight_claim_no_anchor():
     assigner = small_assigner(matched_threshold=1.1, force_match_for_each_row=True)
     targets = assigner.assign(ANCHORS, BOXES, CLASSES, [1.0, 0.0], WEIGHTS, VALID)
