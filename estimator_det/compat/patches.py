@@ -132,6 +132,9 @@ def hide_deprecations() -> None:
     logging.getLogger("tensorflow").addFilter(is_shown)
     # tf-slim uses parts of layers that Keras renamed, or does not need in TensorFlow 2.
     warnings.filterwarnings("ignore", r"`layer\.(apply|updates)`", UserWarning)
+    # Newer TensorFlows advise another package for TFLite, and against raw predictions.
+    advice = r"\s*Warning: (tf\.lite\.Interpreter|Enabling `experimental_preserve_all_tensors`)"
+    warnings.filterwarnings("ignore", advice, UserWarning)
 
 
 def _folders(package: str) -> List[str]:

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
+from estimator_det.compat import tf, versions
 from tests.programs.clusters import LocalCluster, Make
 from tests.programs.forking import Forker, Run
 
@@ -30,6 +31,9 @@ def fake_cluster(forker: Forker, tmp_path: pathlib.Path) -> Iterator[Make]:
     clusters: List[LocalCluster] = []
 
     def make(workers: int = 2, servers: int = 1, chief: str = "chief", **settings: Any) -> Any:
+        is_newer = versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR
+        if servers and "strategy" not in settings and is_newer:
+            pytest.skip("parameter servers of an Estimator need TensorFlow 2.15")
         settings = {"ballast": 10, "eval_secs": 0, "save_steps": 10, **settings}
 
         def start(environment: Dict[str, str]) -> Run:
