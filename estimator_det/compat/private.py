@@ -15,6 +15,8 @@ from tensorflow.python.framework import ops as _ops
 from tensorflow.python.grappler import tf_optimizer as _tf_optimizer
 from tensorflow.python.tpu import tpu_function as _tpu_function
 
+from estimator_det.compat import versions
+
 
 @functools.cache
 def _register_xla_kernels() -> None:
@@ -49,6 +51,29 @@ def forward_operation(operation: Any) -> Any:
     while getattr(operation, "_original_op", None) is not None:
         operation = operation._original_op
     return operation
+
+
+def tflite_interpreter(content: bytes, *, keeps_all: bool = False) -> Any:
+    """Returns an interpreter of a TFLite model; all tensors can be read if it `keeps_all`.
+
+    The delegate that newer TensorFlows choose takes convolutions of uint8 for zeros, so such models
+    have none there.
+    """
+
+    def make(resolver: Any) -> Any:
+        return tf.lite.Interpreter(
+            model_content=content,
+            experimental_op_resolver_type=resolver,
+            experimental_preserve_all_tensors=keeps_all,
+        )
+
+    resolvers = tf.lite.experimental.OpResolverType
+    interpreter = make(resolvers.AUTO)
+    details = interpreter.get_tensor_details()
+    has_uint8 = any(each["dtype"] == np.uint8 and len(each["shape"]) == 4 for each in details)
+    if has_uint8 and versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR:
+        return make(resolvers.BUILTIN_WITHOUT_DEFAULT_DELEGATES)
+    return interpreter
 
 
 def graph_of_function(graph: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from flatbuffers import flexbuffers
 from estimator_det import files
 from estimator_det.boxes.coders import CenterSizeCoder
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import tflite_quantization
+from estimator_det.compat.private import tflite_interpreter, tflite_quantization
 from estimator_det.console.printing import counted
 from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2, ssd_pb2
@@ -167,6 +167,15 @@ class Tflite(ExportFormat):
         return options.tflite.add_postprocessing_op
 
 
+def value_of(interpreter: Any, index: int) -> np.ndarray:
+    """A tensor of an interpreter as float32; converters differ in where they leave integers."""
+    values = interpreter.get_tensor(index)
+    if values.dtype == np.float32:
+        return values
+    scale, zero = tflite_quantization(interpreter, index)
+    return ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+
+
 class TfliteDetector(LoadedModel):
     """A TFLite model that ends in POSTPROCESS, of this trainer or another, or in DETECTIONS.
 
@@ -184,9 +193,7 @@ class TfliteDetector(LoadedModel):
             postprocess = find_postprocess(model)
             names, normalization = attached_labels(content), read_normalization(model)
             # TFLite follows the offsets in a file without a check; those packed here are right.
-            interpreter = tf.lite.Interpreter(
-                model_content=pack(model), experimental_preserve_all_tensors=keeps_raw
-            )
+            interpreter = tflite_interpreter(pack(model), keeps_all=keeps_raw)
             interpreter.allocate_tensors()
         except (*DAMAGE, RuntimeError) as error:
             raise damaged(
@@ -239,12 +246,7 @@ class TfliteDetector(LoadedModel):
         return {RAW_SCORES: scores, RAW_BOXES: boxes.numpy()}
 
     def _value(self, index: int) -> np.ndarray:
-        """A tensor as float32."""
-        values = self._interpreter.get_tensor(index)
-        if values.dtype == np.float32:
-            return values
-        scale, zero = tflite_quantization(self._interpreter, index)
-        return ((values.astype(np.float32) - zero) * scale).astype(np.float32)
+        return value_of(self._interpreter, index)
 
     def _as_input(self, images: np.ndarray) -> np.ndarray:
         """[1, height, width, 3] of the model's type."""

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import tflite_schema
+from estimator_det.compat.private import tflite_interpreter, tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from estimator_det.errors import RunError, UsageError
@@ -182,7 +182,7 @@ def test_ranges_of_training(tmp_path):
     content = tflite.convert(made)
     names = operation_names(content)
     assert "FAKE_QUANT" not in names and names[-1] == POSTPROCESS
-    interpreter = tf.lite.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
+    interpreter = tflite_interpreter(content, keeps_all=True)
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
     assert image["dtype"] == np.uint8 and image["name"] == tflite.INPUT
@@ -195,7 +195,7 @@ def test_ranges_of_training(tmp_path):
     interpreter.invoke()
     postprocess = find_postprocess(unpack(content))
     for index, values in zip(postprocess.inputs, wanted):
-        np.testing.assert_allclose(interpreter.get_tensor(index), values, atol=0.02)
+        np.testing.assert_allclose(tflite.value_of(interpreter, index), values, atol=0.02)
 
 
 def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.compat.private import tflite_interpreter
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from exporters.formats import tflite
@@ -97,7 +98,7 @@ def test_ranges_of_training_of_the_reference(detinit, tmp_path):
     }
     # Today's converter gives the operation float32, and concatenations one scale.
     assert set(counts) - set(golden["op_counts"]) <= {"QUANTIZE", "DEQUANTIZE"}
-    interpreter = tf.lite.Interpreter(model_content=content, experimental_preserve_all_tensors=True)
+    interpreter = tflite_interpreter(content, keeps_all=True)
     interpreter.allocate_tensors()
     (image,) = interpreter.get_input_details()
     assert image["dtype"] == np.uint8 and image["quantization"] == (1 / 128, 128)
@@ -106,7 +107,7 @@ def test_ranges_of_training_of_the_reference(detinit, tmp_path):
     interpreter.invoke()
     postprocess = find_postprocess(unpack(content))
     for key, index in zip(("box_encodings", "class_predictions"), postprocess.inputs):
-        found = interpreter.get_tensor(index)[0]
+        found = tflite.value_of(interpreter, index)[0]
         difference = np.abs(found[arrays["raw_idx"]] - arrays[f"graph8__{key}"])
         # Three times what the reference's own conversion differs by.
         assert difference.mean() < 3 * golden[f"raw_{key}"]["mean_abs_diff_to_graph"]
