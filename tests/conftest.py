@@ -23,13 +23,17 @@ try:
 except ModuleNotFoundError:  # before Python 3.11; pytest brings it
     import tomli as tomllib
 
-from estimator_det.compat import tf, tf1
+from estimator_det.compat import tf, tf1, versions
 from tests.reruns import pytest_sessionstart, pytest_terminal_summary  # noqa: F401 (hooks)
 
 TESTS = pathlib.Path(__file__).parent
 ROOT = TESTS.parent
 MODELS = TESTS / "golden" / "models"  # numbers of whole models, see benchmarks.conformance
 EXHAUSTIVE_SECS = 3600
+estimator_servers = pytest.mark.skipif(
+    versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR,
+    reason="parameter servers of an Estimator need TensorFlow 2.15",
+)
 PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # What `quicken` replaces.

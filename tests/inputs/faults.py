@@ -241,7 +241,7 @@ DAMAGES: Dict[str, Damage] = {
     "empty image": Damage("missing_key", _encoded(lambda _: b"")),
     "empty record": Damage("missing_key", record=lambda _: b""),
     "text as image": Damage("undecodable_image", _encoded(lambda _: b"<svg></svg>" * 9)),
-    "webp": Damage("undecodable_image", _as("WEBP", lambda content: content)),
+    "tiff": Damage("undecodable_image", _as("TIFF", lambda content: content)),
     "jpeg without tables": Damage(
         "undecodable_image", _encoded(lambda jpeg: jpeg[:20] + jpeg[jpeg.index(b"\xff\xc0") :])
     ),

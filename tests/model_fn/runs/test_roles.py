@@ -9,6 +9,7 @@ import pytest
 from model_fn.runs import roles
 from model_fn.runs.cluster import SINGLE, Cluster, Task
 from model_fn.runs.options import EvaluationOptions, LoopOptions, TpuOptions
+from tests.conftest import estimator_servers
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
@@ -23,7 +24,11 @@ def _loop(strategy: str) -> Any:
 @pytest.mark.parametrize(
     ("options", "by_task"),
     [
-        ({}, [roles.ESTIMATOR, roles.PARAMETER_SERVERS, roles.PARAMETER_SERVERS, roles.SERVES]),
+        pytest.param(
+            {},
+            [roles.ESTIMATOR, roles.PARAMETER_SERVERS, roles.PARAMETER_SERVERS, roles.SERVES],
+            marks=estimator_servers,
+        ),
         (TPU, [roles.TPU_ESTIMATOR]),
         (_loop("mirrored"), [roles.LOOP]),
         (_loop("multi_worker_mirrored"), [None, roles.LOOP, roles.LOOP]),
@@ -40,6 +45,7 @@ def test_options_and_task_decide(tmp_path, options, by_task):
         assert role is None or roles.find_role(context) == role
 
 
+@estimator_servers
 def test_evaluations_beside_an_evaluator(tmp_path, caplog):
     evaluation = EvaluationOptions(every_steps=5, on_training_data=True)
     for task, evaluates, count in ((WORKER, True, 1), (WORKER, False, 0), (EVALUATOR, False, 2)):

@@ -10,6 +10,7 @@ import pytest
 from inputs import pipeline as input_pipeline
 from inputs.bad_records.log import FaultLog
 from model_fn.runs.options import TpuOptions
+from tests.conftest import estimator_servers
 from tests.model_fn import fake
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"], "ps": ["h:3"]}
@@ -43,6 +44,7 @@ def test_one_process_and_the_cores_of_a_tpu(asked, tmp_path):
     assert (shared["first_step"], shared["images_per_step"]) == (4, 6)
 
 
+@estimator_servers
 def test_a_cluster_does_not_know_the_step(asked, tmp_path, monkeypatch):
     for task in ("chief", "worker"):
         fake.set_cluster(monkeypatch, CLUSTER, task)

@@ -9,6 +9,7 @@ from estimator_det.errors import ConfigError, UsageError
 from model_fn.runs import roles
 from model_fn.runs.backends import parameter_servers
 from model_fn.runs.context import RunContext
+from tests.conftest import estimator_servers
 from tests.model_fn import fake
 
 JOBS = {"chief": ["h:1"], "worker": ["h:2", "h:3"], "ps": ["h:4"]}
@@ -25,6 +26,7 @@ def test_newer_tensorflow_is_refused(monkeypatch, tmp_path):
         roles.find_role(_context(tmp_path))
 
 
+@estimator_servers
 def test_data_that_end_are_refused(monkeypatch, tmp_path):
     fake.set_cluster(monkeypatch, JOBS, "worker")
     text = "train_input_reader { num_epochs: 2 }"
@@ -35,6 +37,7 @@ def test_data_that_end_are_refused(monkeypatch, tmp_path):
         roles.find_role(_context(tmp_path, text))
 
 
+@estimator_servers
 @pytest.mark.parametrize(
     ("text", "message"),
     [
