@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Optional
 
 from estimator_det.compat import failures, limit_waiting, tf
 from estimator_det.console.signals import handlers_kept
-from estimator_det.errors import NoTpuError, RunError
+from estimator_det.errors import NoTpuError, RunError, UsageError
 from model_fn.runs.backends import workers
 from model_fn.runs.cluster import Cluster
 from model_fn.runs.options import (
@@ -82,6 +82,11 @@ def set_up(loop: LoopOptions, members: Cluster, task_timeout_secs: float) -> Loo
 
 def _mirrored(loop: LoopOptions) -> Any:
     if not tf.config.list_physical_devices("GPU"):
+        if (loop.num_replicas or 1) > 1 and (loop.steps_per_call or 1) > 1:
+            raise UsageError(
+                f"steps_per_call is {loop.steps_per_call}, and TensorFlow never ends a call "
+                "of several steps on several logical CPUs. Leave it out"
+            )
         # Sums on one device: CPUs have no communication of their own.
         return tf.distribute.MirroredStrategy(
             _logical_cpus(loop.num_replicas or 1),

@@ -306,6 +306,8 @@ def test_what_the_loop_refuses(tmp_path, monkeypatch):
         _train(tmp_path, synchronized, 1, LoopOptions(accumulate_steps=2))
     with pytest.raises(RunError, match="logical CPUs, and num_replicas is 64"):
         _train(tmp_path, config, 1, LoopOptions("mirrored", num_replicas=64))
+    with pytest.raises(UsageError, match="steps_per_call is 2, and TensorFlow never ends"):
+        _train(tmp_path, config, 1, LoopOptions("mirrored", num_replicas=2, steps_per_call=2))
     workers = LoopOptions("multi_worker_mirrored")
     with pytest.raises(UsageError, match="TF_CONFIG lists, and it lists no others"):
         _train(tmp_path, config, 1, workers)
