@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any, List, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -120,15 +120,8 @@ def _direct(trained: Trained, images: np.ndarray) -> Any:
         inputs, shapes = detector.preprocess(tf.constant(images, tf.float32))
         detections = detector.postprocess(detector.predict(inputs, shapes), shapes)
         with tf1.Session() as session:
-            tf1.train.Saver(tf1.trainable_variables() + _statistics()).restore(
-                session, trained.checkpoint
-            )
+            tf1.train.Saver(tf1.global_variables()).restore(session, trained.checkpoint)
             return session.run(detections.to_dict())
-
-
-def _statistics() -> List[Any]:
-    trainable = {v.name for v in tf1.trainable_variables()}
-    return [v for v in tf1.global_variables() if v.name not in trainable]
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from typing import Any, Dict, Tuple
 import numpy as np
 import pytest
 
-from estimator_det.boxes.matching import IGNORED, UNMATCHED
+from estimator_det.boxes.matching import UNMATCHED
 from estimator_det.compat import tf
 from estimator_det.losses import mining
 from estimator_det.protos import losses_pb2
@@ -46,23 +46,6 @@ def select(miner: mining.HardExampleMiner, losses: Any, boxes: Any, matches: Any
         tf.constant(np.float32(losses)), tf.constant(np.float32(boxes)), tf.constant(matches)
     )
     return chosen.numpy()
-
-
-def test_hand_worked_ratio():
-    losses = [[6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5]]
-    places = np.arange(7, dtype=np.float32)[:, None]
-    boxes = [np.concatenate([places, places, places + 0.5, places + 0.5], axis=1)]
-    matches = np.int32([[UNMATCHED, IGNORED, UNMATCHED, IGNORED, UNMATCHED, 3, UNMATCHED]])
-    miner = mining.HardExampleMiner(None, 0.99, "cls", max_negatives_per_positive=2.0)
-    # Two negatives for one positive; ignored anchors pass as long as negatives do.
-    wanted = [[True, True, True, True, False, True, False]]
-    np.testing.assert_array_equal(select(miner, losses, boxes, matches), wanted)
-    nothing = np.where(matches >= 0, UNMATCHED, matches)
-    miner = mining.HardExampleMiner(
-        None, 0.99, "cls", max_negatives_per_positive=2.0, min_negatives=1
-    )
-    wanted = [[True, True, False, False, False, False, False]]
-    np.testing.assert_array_equal(select(miner, losses, boxes, nothing), wanted)
 
 
 def test_any_overlap_suppresses_at_threshold_0_without_a_limit():
