@@ -1,7 +1,6 @@
 """Drafts of labels: `convert` reads in each format what `detect` has found."""
 
 import json
-import re
 
 import numpy as np
 import pytest
@@ -145,12 +144,6 @@ def test_records(exported, detector, photos, tmp_path):
         scores = feature["image/object/class/confidence"].float_list.value
         np.testing.assert_allclose(scores, found.scores)
         assert list(feature["image/object/class/label"].int64_list.value) == list(found.classes)
-
-
-def test_the_option_has_the_formats_of_the_registry(capsys):
-    assert cli.main(["detect", "--save_annotations", "none", "--model", "a", "b"]) == 2
-    choices = re.search(r"choose from (.*)\)", capsys.readouterr().err)[1]
-    assert set(choices.replace("'", "").split(", ")) == set(FORMATS)
 
 
 def test_the_threshold_is_that_of_the_evaluation(exported, photos, tmp_path, capsys):

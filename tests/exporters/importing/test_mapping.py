@@ -5,16 +5,9 @@ import pytest
 
 from estimator_det.compat import tf1
 from exporters.formats.frozen_graph import publish
-from exporters.formats.tfjs import Tfjs
 from exporters.formats.tflite_reader import read_tflite
 from exporters.importing import mapping
-from tests.exporters.importing.conftest import (
-    folded,
-    raw_outputs,
-    set_constant,
-    to_tflite,
-    write_tfjs,
-)
+from tests.exporters.importing.conftest import folded, raw_outputs, set_constant, to_tflite
 
 
 @pytest.fixture(scope="module")
@@ -83,16 +76,6 @@ def test_parameters_that_a_folded_graph_does_not_use_are_not_taken(original, exp
     assert len(mapped.folded) == 2
 
 
-def test_layers_without_names_are_found_by_structure(original, expected):
-    graph_def = folded(original)
-    numbers = {node.name: f"op{number}" for number, node in enumerate(graph_def.node)}
-    for node in graph_def.node:
-        node.name = numbers[node.name]
-        node.input[:] = [numbers[name] for name in node.input]
-    published = publish(graph_def, "a.pb")._replace(has_names=False)
-    _agree(original.own, mapping.map_variables(original.own, published), expected)
-
-
 def test_offset_that_is_added_after_a_sum_is_found_by_name(original, expected):
     graph_def = folded(original)
     nodes = {node.name: node for node in graph_def.node}
@@ -102,11 +85,6 @@ def test_offset_that_is_added_after_a_sum_is_found_by_name(original, expected):
     graph_def.node.add(name="zero", op="ZerosLike", input=[add.input[0]])
     add.input[0] = "sum"
     _agree(original.own, mapping.map_variables(original.own, publish(graph_def, "a.pb")), expected)
-
-
-def test_tfjs_model(original, expected, tmp_path):
-    published = Tfjs().read(str(write_tfjs(folded(original), tmp_path / "model")))
-    _agree(original.own, mapping.map_variables(original.own, published), expected)
 
 
 @pytest.mark.parametrize(
