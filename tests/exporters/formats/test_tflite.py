@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.compat import tf, tf1
-from estimator_det.compat.private import tflite_interpreter, tflite_schema
+from estimator_det.compat import tf
+from estimator_det.compat.private import tflite_schema
 from estimator_det.config import pipeline
 from estimator_det.detectors.base import make_detector
 from estimator_det.errors import RunError, UsageError
@@ -20,8 +20,6 @@ from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
 from exporters.formats.tflite_reader import (
     POSTPROCESS,
-    find_postprocess,
-    postprocess_options,
     read_tflite,
     unpack,
 )
@@ -80,32 +78,6 @@ def test_a_float_model(float_model, trained, expected, photos, tmp_path):
             np.testing.assert_array_equal(each.scores, alone.scores)
 
 
-def test_names_types_and_order_of_inputs_and_outputs(float_model, trained):
-    interpreter = tf.lite.Interpreter(model_content=float_model)
-    interpreter.allocate_tensors()
-    (image,) = interpreter.get_input_details()
-    assert image["name"] == tflite.INPUT and image["shape"].tolist() == [1, 64, 96, 3]
-    assert image["dtype"] == np.float32
-    assert [each["name"] for each in interpreter.get_output_details()] == list(tflite.OUTPUTS)
-    interpreter.set_tensor(image["index"], np.zeros([1, 64, 96, 3], np.float32))
-    interpreter.invoke()
-    shapes = [
-        interpreter.get_tensor(each["index"]).shape for each in interpreter.get_output_details()
-    ]
-    count = trained.config.model.ssd.post_processing.batch_non_max_suppression.max_total_detections
-    assert shapes == [(1, count, 4), (1, count), (1, count), (1,)] and count == 20
-
-
-def test_options_of_the_operation(trained, graph):
-    options = TfliteOptions(
-        max_detections=7, max_classes_per_detection=2, detections_per_class=9, use_regular_nms=True
-    )
-    changed = tflite_graph(trained.config, trained.checkpoint, options)
-    found = postprocess_options(find_postprocess(unpack(tflite.convert(changed))))
-    assert found == pytest.approx(changed.options)
-    assert found["max_detections"] == 7 and found["use_regular_nms"]
-
-
 def test_numbers_of_detections_are_those_of_the_configuration(trained):
     path = "model.ssd.post_processing.batch_non_max_suppression"
     numbers = [f"{path}.max_total_detections=30", f"{path}.max_detections_per_class=8"]
@@ -153,49 +125,6 @@ def test_quantization_after_training(quantize, graph, trained, expected, photos,
     found = _difference(content, trained, expected, photos, tmp_path)
     limit = {"float16": 2e-3, "dynamic": 0.05, "int8": 0.05}[quantize]
     assert max(found.scores, found.boxes) < limit
-
-
-def test_ranges_of_training(tmp_path):
-    """A graph with simulated quantization, as its training leaves it: uint8 with its ranges."""
-    weights = np.linspace(-0.5, 0.4, 3 * 3 * 3 * 12).reshape(3, 3, 3, 12).astype(np.float32)
-    with tf.Graph().as_default() as graph:
-        images = tf1.placeholder(tf.float32, [1, 8, 8, 3], name=tflite.INPUT)
-        fake = tf.quantization.fake_quant_with_min_max_vars
-        kernel = fake(tf.constant(weights), -0.5, 0.4, narrow_range=True, name="weights_quant")
-        features = tf.nn.relu6(tf.nn.conv2d(images, kernel, 4, "SAME") + tf.ones([12]))
-        features = fake(features, 0.0, 3.0, name="act_quant")
-        encodings = tf.reshape(features, [1, 12, 4])
-        tf.identity(fake(encodings, 0.0, 3.0, name="box_quant"), tflite.RAW_OUTPUTS[0])
-        logits = fake(tf.reshape(features, [1, 12, 4])[..., :3], 0.0, 3.0, name="class_quant")
-        tf.identity(tf.sigmoid(logits), tflite.RAW_OUTPUTS[1])
-    graph_def = graph.as_graph_def()
-    pixels = np.random.default_rng(0).integers(0, 256, [1, 8, 8, 3], dtype=np.uint8)
-    with tf1.Session(graph=graph) as session:
-        levels = (pixels.astype(np.float32) - 128) / 128
-        wanted = session.run([f"{name}:0" for name in tflite.RAW_OUTPUTS], {images: levels})
-    anchors = np.random.default_rng(1).uniform(0.2, 0.8, [12, 4]).astype(np.float32)
-    config = pipeline.read_pipeline("estimator_det/configs/ssd_mobilenet_v1_shapes.config")
-    options = tflite.postprocessing_options(config.model.ssd, TfliteOptions())
-    options["num_classes"] = 2
-    tflite.add_postprocessing(graph_def, anchors, options)
-    made = tflite.TfliteGraph(graph_def, (1, 8, 8, 3), NORMALIZATION, options)
-    content = tflite.convert(made)
-    names = operation_names(content)
-    assert "FAKE_QUANT" not in names and names[-1] == POSTPROCESS
-    interpreter = tflite_interpreter(content, keeps_all=True)
-    interpreter.allocate_tensors()
-    (image,) = interpreter.get_input_details()
-    assert image["dtype"] == np.uint8 and image["name"] == tflite.INPUT
-    assert image["quantization"] == (pytest.approx(1 / 128), 128)
-    details = {each["index"]: each for each in interpreter.get_tensor_details()}
-    kernel = next(each for each in details.values() if each["shape"].tolist() == [12, 3, 3, 3])
-    assert kernel["dtype"] == np.uint8
-    np.testing.assert_allclose(kernel["quantization_parameters"]["scales"], 0.9 / 254, rtol=1e-5)
-    interpreter.set_tensor(image["index"], pixels)
-    interpreter.invoke()
-    postprocess = find_postprocess(unpack(content))
-    for index, values in zip(postprocess.inputs, wanted):
-        np.testing.assert_allclose(tflite.value_of(interpreter, index), values, atol=0.02)
 
 
 def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):

@@ -35,7 +35,7 @@ def detinit():
     return module
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_reference(detinit, tmp_path):
     name = "ssd_mobilenet_v1_300x300_coco14_sync"
     folder = MODELS / "quantization" / "tflite"
@@ -61,12 +61,15 @@ def test_the_reference(detinit, tmp_path):
         path.write_bytes(content)
         interpreter = tf.lite.Interpreter(str(path), experimental_preserve_all_tensors=True)
         interpreter.allocate_tensors()
-        image = interpreter.get_input_details()[0]["index"]
-        interpreter.set_tensor(image, (pixels * (2 / 255) - 1).astype(np.float32))
+        (image,) = interpreter.get_input_details()
+        assert image["name"] == golden["float"]["inputs"][0]["name"]
+        interpreter.set_tensor(image["index"], (pixels * (2 / 255) - 1).astype(np.float32))
         interpreter.invoke()
         if key == "float":
             _check_raw(interpreter, postprocess, arrays)
-        for number, each in enumerate(interpreter.get_output_details()):
+        outputs = zip(interpreter.get_output_details(), golden[key]["outputs"], strict=True)
+        for number, (each, stated) in enumerate(outputs):
+            assert each["name"] == stated["name"]
             suffix = f"_{number}" if number else ""
             expected = arrays[f"{key}__{POSTPROCESS}{suffix}"]
             found = interpreter.get_tensor(each["index"])
@@ -74,7 +77,7 @@ def test_the_reference(detinit, tmp_path):
             np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_ranges_of_training_of_the_reference(detinit, tmp_path):
     """Of a model that was trained with simulated quantization."""
     name = "ssd_mobilenet_v2_quantized_300x300_coco"
