@@ -65,6 +65,10 @@ ROWS = [
         (256, 256), squares([51, 102, 51, 25, 25], [16, 8, 4, 2, 1]),
         scope="MobilenetV1/", has={f"{LAST}_depthwise/depthwise_weights": [2, 2, 12, 1],
                                    f"{LAST}/weights": [1, 1, 12, 25]}),
+    # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead.
+    Row("tiny_mobiledet", f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
+        (70, 40), [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)],
+        fixtures=("tiny_mobiledet",)),
 ]  # fmt: skip
 # Networks that `short_networks` makes short.
 SHORT_ROWS = [
@@ -84,21 +88,9 @@ SHORT_ROWS = [
             "edge_n5_c0n4/1x1_no_resampling/weights",
         ))),
 ]  # fmt: skip
-# Rows of the network that `tiny_mobiledet` makes small.
-MOBILEDET_ROWS = [
-    # 72 * 0.55 / 8 = 4.95 and 144 * 0.55 / 8 = 9.9; extra layers are cut to integers instead.
-    Row("tiny_mobiledet", f"depth_multiplier: 0.55 min_depth: 90 {PENALIZED}",
-        (70, 40), [(5, 3, 40), (3, 2, 80), (2, 1, 281), (1, 1, 140), (1, 1, 140), (1, 1, 90)]),
-    Row("tiny_mobiledet", f"use_depthwise: true depth_multiplier: 0.25 {PENALIZED}",
-        (64, 64), squares([16, 40, 128, 64, 64, 32], [4, 2, 1, 1, 1, 1]), scope="Tiny/",
-        has={f"C5_2_Conv2d_{row}_3x3_s2_{depth}_depthwise/{leaf}": None
-             for row, depth in ((2, 128), (3, 64), (4, 64), (5, 32))
-             for leaf in ("depthwise_weights", *LEAVES)}),
-]  # fmt: skip
 EVERY_ROW = [
     *ROWS,
     *(row._replace(fixtures=("short_networks", "fresh_builds")) for row in SHORT_ROWS),
-    *(row._replace(fixtures=("tiny_mobiledet",)) for row in MOBILEDET_ROWS),
 ]
 
 
