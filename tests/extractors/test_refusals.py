@@ -92,10 +92,5 @@ def test_refusals(kind, text, size, message):
     assert re.search(message, found.replace(": must", " must"))
 
 
-def test_unknown_type():
-    with pytest.raises(ValueError, match="'ssd_mobilenet_v1'"):
-        make("ssd_mobilenet_v11")
-
-
 def test_a_flag_set_to_false_is_no_error():
     make("ssd_mobilenet_v1", "replace_preprocessor_with_placeholder: false use_hardswish: false")

@@ -14,8 +14,6 @@ def test_the_interpreter_of_converters(monkeypatch, tmp_path):
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, str(tmp_path))
     assert converters.converter_interpreter(None) == str(tmp_path / "bin" / "python")
     assert converters.converter_interpreter(sys.executable) == sys.executable
-    with pytest.raises(UsageError, match="--converter_python: none is no Python"):
-        converters.converter_interpreter("none")
     monkeypatch.setenv(converters.CONVERTERS_VARIABLE, "none")
     with pytest.raises(UsageError, match="ESTIMATOR_DET_CONVERTERS: none is no Python"):
         converters.converter_interpreter(None)
