@@ -33,7 +33,6 @@ class Built(NamedTuple):
     maps: List[Tuple[int, ...]]  # height, width and channels
     variables: Dict[str, List[int]]
     penalties: int
-    updates: int
     ops: Counter[str]  # how many of each type
     epsilons: Counter[float]  # of the batch norms
 
@@ -50,7 +49,6 @@ def build(kind: str, text: str, size: Tuple[int, int], is_training: bool = True)
             [tuple(m.shape.as_list()[1:]) for m in maps],
             variables,
             len(tf1.losses.get_regularization_losses()),
-            len(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)),
             collections.Counter(op.type for op in operations),
             collections.Counter(round(op.get_attr("epsilon"), 6) for op in norms),
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import collections
-import importlib.util
 import json
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.conformance.goldens import seeded_value
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_interpreter
 from estimator_det.config import pipeline
@@ -25,24 +25,17 @@ from exporters.network import TfliteOptions
 from tests.conftest import MODELS
 from tests.exporters.formats.models import operation_names, tflite_graph
 
-
-@pytest.fixture
-def detinit():
-    """The module that gives the weights of the golden models."""
-    spec = importlib.util.spec_from_file_location("detinit", MODELS / "detinit.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+DETINIT = MODELS / "detinit.py"  # the weights of the golden models
 
 
 @pytest.mark.slow
-def test_the_reference(detinit, tmp_path):
+def test_the_reference(tmp_path):
     name = "ssd_mobilenet_v1_300x300_coco14_sync"
     folder = MODELS / "quantization" / "tflite"
     golden = json.loads((folder / f"{name}.json").read_text())
     arrays = np.load(folder / f"{name}.npz")
     config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
-    checkpoint = _save(config, detinit.det_value, str(tmp_path / "model.ckpt"))
+    checkpoint = _save(config, seeded_value(DETINIT, "det_value"), str(tmp_path / "model.ckpt"))
     pixels = np.load(MODELS / "numeric" / "_inputs.npz")["images_300"][:1]
     for key, options in (
         ("float", TfliteOptions(max_detections=10)),
@@ -78,19 +71,20 @@ def test_the_reference(detinit, tmp_path):
 
 
 @pytest.mark.slow
-def test_ranges_of_training_of_the_reference(detinit, tmp_path):
+def test_ranges_of_training_of_the_reference(tmp_path):
     """Of a model that was trained with simulated quantization."""
     name = "ssd_mobilenet_v2_quantized_300x300_coco"
     golden = json.loads((MODELS / "quantization" / "tflite" / f"{name}.json").read_text())["uint8"]
     arrays = np.load(MODELS / "quantization" / "tflite" / f"{name}.npz")
     trained = json.loads((MODELS / "quantization" / f"{name}.json").read_text())
     ranges = dict(zip(trained["quant_scopes"], trained["eval"]["damped"]["ranges"]))
+    damped = seeded_value(DETINIT, "det_value_damped")
 
     def value(variable: str, shape: Any) -> Any:
         scope, _, end = variable.rpartition("/")
         if scope in ranges:
             return np.float32(ranges[scope][("min", "max").index(end)])
-        return detinit.det_value_damped(variable, shape)
+        return damped(variable, shape)
 
     config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
