@@ -93,7 +93,7 @@ def make_plan(
     minutes = (training_secs + evaluation_secs) / 60
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
-        f"{epochs:.0f} passes over the data; "
+        f"{counted(round(epochs), 'pass', 'passes')} over the data; "
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
         f"with {starter.EVALUATIONS} evaluations, and at least "
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
