@@ -14,8 +14,9 @@ from estimator_det.protos import post_processing_pb2
 from tests.conftest import golden_component
 from tests.faults import faults
 
+pytestmark = pytest.mark.optimized
 SETTINGS, ARRAYS = golden_component("nms")
-# The reference refuses the others, for several classes of a detection; so does the proto's reader.
+# The Object Detection API and the proto's reader refuse the others: several classes of a detection.
 CASES = sorted(name for name, setting in SETTINGS.items() if "error" not in setting)
 
 
@@ -316,7 +317,6 @@ def test_nothing_above_the_threshold_and_nan(soft_sigma, static_shapes):
         assert found_by(got)[1] == found_by(run(given, options))[1]
 
 
-@pytest.mark.optimized
 @pytest.mark.parametrize("static_shapes", [False, True])
 def test_an_overlap_that_is_nan_drops_no_other_box(static_shapes):
     """Two boxes of a network that diverges, and one more. TensorFlow optimizes functions only."""

@@ -13,6 +13,7 @@ from estimator_det.errors import RunError
 from inputs import machine
 from model_fn.serving.folding import compute_in_bfloat16, fold_batch_norms
 
+pytestmark = pytest.mark.optimized
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=(2, 8, 9, 4)).astype(np.float32)
 
