@@ -13,14 +13,14 @@ RERUNS ?= 0
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
 SOURCES := estimator_det inputs model_fn exporters benchmarks tests docs setup.py noxfile.py
-# What another TensorFlow breaks first: golden numbers (those of whole models contain matching and
-# heads), an input pipeline, a resumed run. `make versions` trains, evaluates, exports and serves.
+# What another TensorFlow breaks first: golden numbers (whole models contain matching and heads),
+# an input pipeline, a resumed run. `make versions` trains, evaluates, exports and serves.
 SMOKE := tests/compat tests/boxes/nms tests/losses tests/inputs/test_pipeline.py \
   tests/model_fn/runs/test_runner.py tests/benchmarks/test_conformance.py
 # Steps that `make versions` trains before checkpoints change hands.
 STEPS ?= 20
 
-# Tests that need packages of extras. Those of `serve` are run by `make test`.
+# Tests that need packages of extras. `make test` runs the tests of `serve`.
 EXTRAS_TESTS := tests/exporters/formats/test_export.py::test_converters_that_are_installed \
   tests/exporters/formats/test_formats.py \
   tests/exporters/test_video.py tests/exporters/test_detect_shards.py \
