@@ -48,7 +48,7 @@ ORIGINALS = tuple(
 
 
 def golden_component(name: str) -> Tuple[Dict[str, Any], Dict[str, np.ndarray]]:
-    """Settings and arrays measured on the reference, from tests/golden/components."""
+    """Settings and arrays measured on the Object Detection API, from tests/golden/components."""
     folder = TESTS / "golden" / "components"
     document = json.loads((folder / f"{name}.json").read_text())
     with np.load(folder / f"{name}.npz") as arrays:

@@ -108,7 +108,7 @@ def table(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Table:
 
 
 @pytest.mark.slow
-def test_numbers_of_the_reference(table):
+def test_numbers_of_the_object_detection_api(table):
     cells = table.rows[LIGHT]
     for column in ("variables", "predictions", "losses", "gradients", "detections"):
         assert cells[column].startswith("ok"), (column, cells[column])

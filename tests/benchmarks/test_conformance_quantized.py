@@ -1,4 +1,4 @@
-"""Simulated quantization against every number that was measured with the reference's rewriter."""
+"""Simulated quantization against all numbers that the Object Detection API's rewriter gave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SSD family against numbers measured on the reference, as far as it takes little time.
+"""The SSD family against numbers of the Object Detection API, as far as it takes little time.
 
 All of it, with gradients, optimizer steps and large images, is the command's part:
 `python -m benchmarks.conformance`.

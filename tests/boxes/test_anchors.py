@@ -137,7 +137,7 @@ def test_golden_configurations(name):
     golden = json.loads((MODELS / "configs" / f"{name}.json").read_text())
     sample = golden.get("anchors_sample")
     if sample is None:
-        pytest.skip("the reference does not build this configuration")
+        pytest.skip("the Object Detection API does not build this configuration")
     text = (MODELS / "pipelines" / f"{name}.config").read_text()
     model = text_format.Parse(text, pipeline_pb2.TrainEvalPipelineConfig()).model
     outputs = golden["prediction_dict_train"]

@@ -1,4 +1,4 @@
-"""CenterNet: targets and peaks by hand numbers, numbers of the reference, and rules.
+"""CenterNet: targets and peaks by hand numbers, numbers of the Object Detection API, and rules.
 
 Losses and gradients are the part of `python -m benchmarks.conformance`.
 """
@@ -77,7 +77,7 @@ def test_peaks_come_by_falling_value_and_then_by_place():
 @pytest.mark.parametrize(
     "name", [NAME, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in SLOW_NAMES)]
 )
-def test_a_network_has_the_numbers_of_the_reference(name):
+def test_a_network_has_the_numbers_of_the_object_detection_api(name):
     cells = {column: Check() for column in checks.COLUMNS}
     checks.check_evaluation(goldens.read(MODELS / "tf2", name), cells)
     compared = ("predictions", "detections")

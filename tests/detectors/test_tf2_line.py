@@ -76,7 +76,7 @@ def test_keys_and_shapes(name):
 
 
 @pytest.mark.slow
-def test_a_network_has_the_numbers_of_the_reference():
+def test_a_network_has_the_numbers_of_the_object_detection_api():
     """A separable pyramid and towers, whose checkpoint has 384 keys."""
     case = goldens.read(MODELS / "tf2", LIGHT)
     cells = {column: Check() for column in checks.COLUMNS}

@@ -33,7 +33,7 @@ RAW = {
 
 
 def test_additional_outputs_and_the_graph_as_text(trained, pictures, expected, tmp_path):
-    """The reference's names of raw tensors; all are float32, of every anchor."""
+    """The Object Detection API's names of raw tensors; all are float32, of every anchor."""
     folder = tmp_path / "out"
     options = ExportOptions(inference_graph=True, output_tensors=[*RAW, "image_tensor:0"])
     export_saved_model(trained.config, trained.checkpoint, str(folder), options)

@@ -1,4 +1,4 @@
-"""Variables and feature maps as measured on the reference, tests/golden/extractors."""
+"""Variables and feature maps as measured on the Object Detection API, tests/golden/extractors."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_inception_takes_every_setting_of_the_message(kind, maps):
 
 @pytest.mark.parametrize("option", [pytest.param("", marks=pytest.mark.exhaustive), OVERRIDE])
 def test_embedded_keeps_the_settings_of_its_network(option):
-    """As in the reference, an override has no effect; depthwise kernels are not regularized."""
+    """The Object Detection API ignores an override, too; depthwise kernels are not regularized."""
     text = "depth_multiplier: 0.1 min_depth: 4 conv_hyperparams { batch_norm { scale: false } }"
     built = build(EMBEDDED, f"{text} {option}", (256, 256))
     assert len([name for name in built.variables if name.endswith("gamma")]) == 27

@@ -2,7 +2,7 @@
 
 `tests/golden/photo/record.py` recorded them. What decodes or resizes otherwise gives a trained
 model other pixels than it was trained on. Training and serving decode with TensorFlow's default,
-the fast IDCT, as the reference does, and so does `detect`.
+the fast IDCT, as the Object Detection API does, and so does `detect`.
 """
 
 from __future__ import annotations

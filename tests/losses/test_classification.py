@@ -157,7 +157,7 @@ def test_errors():
 
 
 def test_heat_maps_limit_probabilities():
-    """The reference cuts them to 0.0001 … 0.9999, beyond which there is no gradient."""
+    """The Object Detection API cuts them to 0.0001 … 0.9999, without a gradient beyond."""
     loss = make("penalty_reduced_logistic_focal_loss { alpha: 2 beta: 4 }")
     logits = tf.constant([[[-20.0, 20.0]]])
     with tf.GradientTape() as tape:

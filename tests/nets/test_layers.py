@@ -116,7 +116,7 @@ def test_an_inference_folds_batch_norm_into_what_it_rounds(name):
 
 
 @pytest.mark.parametrize("name", ["plain", "strided", "depthwise", "synchronized"])
-def test_a_training_step_computes_what_the_formulas_of_the_reference_give(name):
+def test_a_training_step_computes_what_the_formulas_of_the_object_detection_api_give(name):
     """Outputs and gradients of the folded layer, in the order in which the rewriter computes."""
     with tf.Graph().as_default(), tf1.Session() as session:
         pixels = tf.constant(PIXELS)

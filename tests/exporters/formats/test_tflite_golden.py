@@ -1,4 +1,4 @@
-"""Models of the reference's export with the same weights: operations, options and results."""
+"""Models that the Object Detection API exports from these weights: operations, options, results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DETINIT = MODELS / "detinit.py"  # the weights of the golden models
 
 
 @pytest.mark.slow
-def test_the_reference(tmp_path):
+def test_the_object_detection_api(tmp_path):
     name = "ssd_mobilenet_v1_300x300_coco14_sync"
     folder = MODELS / "quantization" / "tflite"
     golden = json.loads((folder / f"{name}.json").read_text())
@@ -45,7 +45,7 @@ def test_the_reference(tmp_path):
         if key == "float":
             counts = dict(collections.Counter(operation_names(content)))
             wanted = golden["float"]["op_counts"]
-            # The reference's graph has one reshape more, of [1, A, 1, 4] to [1, A, 4].
+            # The Object Detection API's graph has one reshape more, of [1, A, 1, 4] to [1, A, 4].
             assert counts == {**wanted, "RESHAPE": wanted["RESHAPE"] - 1}
         postprocess = find_postprocess(unpack(content))
         wanted = golden[key]["postprocess"]["options"]
@@ -71,7 +71,7 @@ def test_the_reference(tmp_path):
 
 
 @pytest.mark.slow
-def test_ranges_of_training_of_the_reference(tmp_path):
+def test_ranges_of_training_of_the_object_detection_api(tmp_path):
     """Of a model that was trained with simulated quantization."""
     name = "ssd_mobilenet_v2_quantized_300x300_coco"
     golden = json.loads((MODELS / "quantization" / "tflite" / f"{name}.json").read_text())["uint8"]
@@ -106,7 +106,7 @@ def test_ranges_of_training_of_the_reference(tmp_path):
     for key, index in zip(("box_encodings", "class_predictions"), postprocess.inputs):
         found = tflite.value_of(interpreter, index)[0]
         difference = np.abs(found[arrays["raw_idx"]] - arrays[f"graph8__{key}"])
-        # Three times what the reference's own conversion differs by.
+        # Three times what the Object Detection API's own conversion differs by.
         assert difference.mean() < 3 * golden[f"raw_{key}"]["mean_abs_diff_to_graph"]
         assert difference.max() < 3 * golden[f"raw_{key}"]["max_abs_diff_to_graph"]
 

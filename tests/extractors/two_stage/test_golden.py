@@ -1,4 +1,4 @@
-"""Variables as measured on the reference: a checksum over name, shape and trainability of all.
+"""Variables of the Object Detection API: a checksum over name, shape and trainability of all.
 
 tests/benchmarks/test_golden_graphs.py compares the values of whole networks.
 """

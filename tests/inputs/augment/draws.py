@@ -1,6 +1,6 @@
 """Many draws of a step in one graph, and whether they may have a known distribution.
 
-The reference's distributions are known from order statistics of its draws. For the i-th smallest of
+Distributions of the Object Detection API are known from order statistics. For the i-th smallest of
 m draws of a distribution function F, F there exceeds a Beta(i, m - i + 1) variable at most at ties,
 and its left limit falls below one: P(F(x_i) < p) <= P(Bin(m, p) >= i). Binomial tails are bounded
 by Chernoff's exp(-m KL). So each comparison has an error probability that is known for all m, n and
@@ -147,7 +147,7 @@ def is_unlikely(count: int, total: int, low: float, high: float, budget: float) 
 def compare_probability(
     name: str, count: int, total: int, known: float, draws: int, budget: float
 ) -> Iterator[str]:
-    """Against a share of the reference's draws."""
+    """Against a share of the Object Detection API's draws."""
     reference = round(known * draws)
     low, high = _bounds(reference, reference, draws, budget)
     if is_unlikely(count, total, low, high, budget):
@@ -157,7 +157,7 @@ def compare_probability(
 def compare_quantiles(
     name: str, values: np.ndarray, quantiles: List[float], draws: int, budget: float
 ) -> Iterator[str]:
-    """Against equally spaced quantiles of the reference's draws, interpolated linearly."""
+    """Against equally spaced quantiles of the Object Detection API's draws, between them linear."""
     total = len(values)
     for index, quantile in enumerate(quantiles):
         place = (draws - 1) * index / (len(quantiles) - 1)

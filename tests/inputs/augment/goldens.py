@@ -1,4 +1,4 @@
-"""Results of the reference's steps, and how our steps get the values that it drew.
+"""Results of the Object Detection API's steps, and how our steps get the values that it drew.
 
 `tests/golden/augmentations` has a case of each step with checksums of the image, its folder `whole`
 all cases with pixels.
@@ -52,7 +52,7 @@ FIELDS = {
     "keypoints": "keypoints",
     "visibilities": "keypoint_visibilities",
 }
-# The reference ignores a field of these, so that its results are those of our step without it.
+# The Object Detection API ignores a field of these: our step without it gives its results.
 IGNORED_FIELDS = {
     "ssd_random_crop_fixed_aspect_ratio {aspect_ratio:2}": "ssd_random_crop_fixed_aspect_ratio {}"
 }
@@ -90,7 +90,7 @@ def image_of(goldens: Goldens, name: str) -> np.ndarray:
 
 
 def sample_of_case(goldens: Goldens, case: Dict[str, Any]) -> Sample:
-    """The reference's input; boxes, classes and weights are always there."""
+    """The Object Detection API's input; boxes, classes and weights are always there."""
     fields = {*case["fields"], "boxes", "classes", "weights"} & set(FIELDS)
     values = {FIELDS[field]: tf.constant(goldens.arrays[f"in__{field}"]) for field in fields}
     for name, value in values.items():
@@ -100,7 +100,7 @@ def sample_of_case(goldens: Goldens, case: Dict[str, Any]) -> Sample:
 
 
 def run_case(goldens: Goldens, case: Dict[str, Any]) -> Sample:
-    """Our result with what the reference drew."""
+    """Our result with what the Object Detection API drew."""
     sample = sample_of_case(goldens, case)
     if "operation" in case:
         return run_operation(sample, case)
@@ -112,7 +112,7 @@ def run_case(goldens: Goldens, case: Dict[str, Any]) -> Sample:
     return FORCED[name](sample, config, drawn)
 
 
-# How each step takes the values that the reference drew.
+# How each step takes the values that the Object Detection API drew.
 
 
 def _pair(values: Any) -> tf.Tensor:

@@ -1,4 +1,4 @@
-"""What random steps draw, against many draws of the reference.
+"""What random steps draw, against many draws of the Object Detection API.
 
 Seeds are fixed, so that a run always has the same result; for other seeds it fails by chance with a
 probability of at most `ERROR`, see `draws`.
@@ -28,9 +28,9 @@ NUMBERS = (
 )  # fmt: skip
 # Case -> numbers in which we differ on purpose.
 DIFFERENCES: Dict[str, Set[str]] = {
-    # `Contrast` of the reference blends with the number of pixels / 256, not with the mean gray.
+    # The Object Detection API's `Contrast` blends with the number of pixels / 256, not mean gray.
     "autoaugment_image__v2": {"image_std"},
-    # The second crop of the reference clips boxes and keypoints, whatever clip_boxes says.
+    # The Object Detection API's second crop clips boxes and keypoints, whatever clip_boxes says.
     "ssd_random_crop_fixed_aspect_ratio__ops": {
         "box_area", "ymin", "ymax", "xmax", "keypoints_not_nan",
     },
@@ -42,7 +42,7 @@ SMALL = tuple(load(SUBSET).document["statistics"])
 def _count(goldens: Goldens) -> int:
     """How many comparisons with an error probability of their own a run makes at most."""
     cases = goldens.document["statistics"].values()
-    # Two sides of eleven quantiles, or a probability; ours and the reference's draws may err.
+    # Two sides of eleven quantiles, or a probability; our draws and the known ones may err.
     return sum(2 * (22 * len(case["dist"]) + 1 + len(case.get("p_box_kept", []))) for case in cases)
 
 

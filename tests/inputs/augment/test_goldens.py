@@ -1,4 +1,4 @@
-"""Every step against results of the reference, with the values that it drew.
+"""Every step against results of the Object Detection API, with the values that it drew.
 
 A step that differs on purpose is listed with its reason in `DIFFERENCES`; CHANGELOG.md has them,
 too.
@@ -21,8 +21,8 @@ OWN = {"copy_paste", "mixup", "mosaic", "rand_augment"}
 STEPS = sorted(set(AUGMENTATIONS) - OWN)
 
 _ROWS = {"classes", "weights", "confidences", "multiclass_scores", "masks", "keypoints"}
-_FLAT = {"boxes"}  # the reference leaves a small box without extent, we leave it a pixel
-_GRAY = {"image"}  # the reference blends with the number of pixels / 256, we with the mean gray
+_FLAT = {"boxes"}  # the Object Detection API leaves a small box without extent, we leave it a pixel
+_GRAY = {"image"}  # the Object Detection API blends with pixels / 256, we with the mean gray
 
 # Case -> fields in which we differ on purpose.
 DIFFERENCES: Dict[str, Set[str]] = {

@@ -14,7 +14,7 @@ from tests.inputs.augment.helpers import run_step, sample_of
 SEEDS = [[seed, 2] for seed in range(40)]
 
 
-def test_tables_are_those_of_the_reference():
+def test_tables_are_those_of_the_object_detection_api():
     golden = load(WHOLE).document["autoaugment_policies"]
     own = {
         name: [[list(step) for step in sub] for sub in table] for name, table in POLICIES.items()

@@ -44,7 +44,7 @@ def test_boxes_move_with_the_pixels_and_leave_with_them():
     moved = apply("translate_x", 1.0, sample)
     np.testing.assert_array_equal(moved.image[0, :, 0], [*range(30, 100, 10), 128, 128, 128])
     np.testing.assert_array_equal(moved.classes, [2, 3])
-    # The reference's rule cuts edges to whole pixels: the second box begins in column 2.
+    # The Object Detection API's rule cuts edges to whole pixels: the second box begins in column 2.
     np.testing.assert_allclose(moved.boxes, [[0, 0, 1, 0.2], [0, 0.2, 1, 0.6]], atol=1e-6)
     np.testing.assert_allclose(moved.area, [10 * 2 / 3, 16], rtol=1e-5)
     assert moved.masks.shape == (2, 4, 10) and not np.array(moved.masks)[:, :, 7:].any()

@@ -116,7 +116,7 @@ def test_crop_keeps_boxes_from_the_threshold_on(thresh, keep_all, classes):
 
 
 def test_images_are_left_whole_up_to_random_coef():
-    """As the reference: at exactly that draw, too, but never where random_coef is 0."""
+    """As the Object Detection API: at exactly that draw, too, but never where random_coef is 0."""
     sample = sample_of("full")
     window = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.1] * 4))
     for coef, fraction, is_whole in ((0.15, 0.15, True), (0.15, 0.16, False), (0.0, 0.0, False)):
@@ -137,7 +137,7 @@ def test_operations_of_different_ranges_are_all_drawn():
     assert num_small + num_large == 60 and 15 <= num_small <= 45
 
 
-def test_standard_operations_are_those_of_the_reference():
+def test_standard_operations_are_those_of_the_object_detection_api():
     covered = np.array([op.min_object_covered for op in SSD_OPERATIONS], np.float32)
     assert covered.tolist() == np.float32([0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0]).tolist()
     for operation in SSD_OPERATIONS:
@@ -181,7 +181,7 @@ def test_every_field_of_a_padding_is_read():
 
 
 def test_second_crop_clips_as_the_operation_says():
-    """The reference clips there in any case."""
+    """The Object Detection API clips there in any case."""
     bounds = "min_area: 0.3 max_area: 0.5 random_coef: 1"
     for clip in ("true", "false"):
         text = f"operations {{ {bounds} clip_boxes: {clip} }} aspect_ratio: 0.5"
@@ -213,7 +213,7 @@ def test_a_tiny_image_keeps_a_pixel():
     assert run_step(text, sample).image.shape == (1, 1, 3)
 
 
-def test_default_of_target_pixels_is_that_of_the_reference():
+def test_default_of_target_pixels_is_that_of_the_object_detection_api():
     """Up to 800,000, although the schema says 500,000."""
     unset = config_of("random_downscale_to_target_pixels {}")
     assert _target_pixels(unset) == (300_000, 800_000)

@@ -28,7 +28,7 @@ def _file(folder: pathlib.Path, content: Any) -> str:
     return str(path)
 
 
-def test_relations_are_those_of_the_reference(tmp_path):
+def test_relations_are_those_of_the_object_detection_api(tmp_path):
     path = _file(tmp_path, GOLDEN["hierarchy"])
     hierarchy = read_hierarchy(path, parse_label_map(LABEL_MAP))
     for relation, expected in (

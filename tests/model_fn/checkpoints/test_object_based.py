@@ -127,7 +127,7 @@ def test_keys_are_found_through_the_graph_of_objects(tmp_path):
 
 
 def test_every_object_of_another_model_matches(archive):
-    """Modules nested as the reference nests them, whose lists have their own kind of object."""
+    """Modules nested as in the Object Detection API, whose lists have their own kind of object."""
     values = _values()
     lists: Dict[str, Any] = {}
     model = tf.Module()

@@ -1,4 +1,4 @@
-"""Checkpoints with the names of the reference's quantized models are restored, every variable."""
+"""Checkpoints of the Object Detection API's quantized models are restored, every variable."""
 
 from __future__ import annotations
 

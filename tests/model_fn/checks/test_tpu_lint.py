@@ -230,7 +230,7 @@ def test_without_a_schedule_and_with_the_older_field_of_boxes():
     assert finding.edits == ("train_input_reader.max_number_of_boxes=7",)
 
 
-# Configurations of the reference that were made for TPUs or need nothing more for one.
+# Configurations of the Object Detection API that were made for TPUs or need nothing more for one.
 KNOWN_FIT = {
     "ssd_mobilenet_v1_300x300_coco14_sync",
     "ssd_mobilenet_v1_fpn_shared_box_predictor_640x640_coco14_sync",

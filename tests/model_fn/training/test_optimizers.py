@@ -46,7 +46,7 @@ def _proto(name: str, case: Dict[str, Any]) -> optimizer_pb2.LearningRate:
 
 # The linear warm-up of exponential decay has no field in the configuration.
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "exp_warmup"])
-def test_schedules_agree_with_the_reference(name):
+def test_schedules_agree_with_the_object_detection_api(name):
     with tf.Graph().as_default(), tf1.Session() as session:
         step = tf1.placeholder(tf.int64, [])
         rate = schedules.make_learning_rate(_proto(name, SETTINGS[name]), step)
@@ -86,7 +86,7 @@ def test_contradictions_are_named(text, message):
     ],
 )
 def test_slots_take_tf1_names(text, slots):
-    """There are averages by default, as in the reference."""
+    """There are averages by default, as in the Object Detection API."""
     text = text.replace("RATE", "learning_rate { constant_learning_rate {} }")
     config = text_format.Parse(text, optimizer_pb2.Optimizer())
     with tf.Graph().as_default():

@@ -1,4 +1,4 @@
-"""Metrics measured on the reference: inputs, cases and values."""
+"""Metrics measured on the Object Detection API: inputs, cases and values."""
 
 from __future__ import annotations
 

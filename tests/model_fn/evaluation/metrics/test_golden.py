@@ -1,4 +1,4 @@
-"""Every metrics set against values of the reference, and what it does otherwise on purpose."""
+"""Every metrics set against values of the Object Detection API, and differences on purpose."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FIELDS = (
     "recall_upper_bound",
     "skip_predictions_for_unlabeled_class",
 )
-# Cases in which the reference fails -> what we do is in a test of that name.
+# Cases in which the Object Detection API fails -> what we do is in a test of that name.
 FAILING = [name for name, values in RESULTS.items() if "error" in values]
-# Cases of values that the reference gets wrong; each has a test below.
+# Cases of values that the Object Detection API gets wrong; each has a test below.
 WRONG = [
     "keypoint_cat1_nan_visible",
     "oid_challenge_boxes_after_clear",
@@ -42,8 +42,8 @@ WRONG = [
     "oid_challenge_segmentation_multihot_labels",
     "precision_at_recall_0.2_0.8_after_clear",
 ]
-# Super-categories are means of the members with groundtruth; the reference counts -1 and unknown
-# names as members.
+# Super-categories are means of members with groundtruth; the Object Detection API counts -1 and
+# unknown names as members.
 OTHER_MEANS = ("superB", "superC")
 # Cases outside of any metrics set; each has a test below.
 INNER = [name for name, case in CASES.items() if case["metric"].startswith("(")]
@@ -164,7 +164,7 @@ def test_values(name):
         assert list(dict.fromkeys(metrics.names)) == metrics.names
         assert set(results) == set(metrics.names)
         _check(results, expected)
-    if "edge" not in name:  # There, the reference leaves out categories that do not occur.
+    if "edge" not in name:  # the Object Detection API leaves categories out that do not occur
         assert set(results) == set(RESULTS[name])
 
 
@@ -206,7 +206,7 @@ def test_average_precision_outside_of_sets(name, options):
 
 
 def test_groups_without_weight():
-    """What the reference counts in a second evaluation, when it has forgotten the weight."""
+    """What the Object Detection API counts in a second evaluation, without the weight."""
     options = ApOptions(
         "OpenImagesDetectionChallenge_", group_of_weight=0.0, of_labeled_classes=True
     )
@@ -217,7 +217,7 @@ def test_groups_without_weight():
 
 @pytest.mark.parametrize("kind", ["boxes", "segmentation"])
 def test_labels_of_an_image_are_classes_not_numbers(kind):
-    """The multi-hot vector gives what the list of ids gives; the reference reads it as ids."""
+    """The multi-hot vector gives what ids give; the Object Detection API reads it as ids."""
     name = f"oid_challenge_{kind}"
     batch = _batch(f"{name}_multihot_labels")
     _check(_results(name, batch), RESULTS[name])
@@ -250,7 +250,7 @@ def test_super_categories_are_means_of_what_has_groundtruth(kind):
         assert results[f"{prefix}_{summary} BySuperCategory/superB"] == pytest.approx(expected)
 
 
-# Where the reference fails.
+# Where the Object Detection API fails.
 
 
 def test_labeled_classes_are_not_required():
