@@ -20,6 +20,7 @@ LOSS = "Loss/total_loss"
 OVERFITTING = 2.0  # loss of an evaluation over the loss of training, which augmentation increases
 NUM_REPORTS = 5  # lines of progress; their median is the loss of training
 GOOD_PRECISION = 0.3  # the best class's average precision, below which nothing is learnt yet
+MIN_BOXES = 5  # Precision in fewer boxes of a class is mostly chance.
 WEAK = 0.2  # share of the best class's average precision
 MAX_RECORDS = 1000  # records that are read from each file
 
@@ -34,9 +35,10 @@ def findings(
     """Lines about an evaluation of a reader, from its metrics; none if there is nothing to say."""
     values = details.read(evaluation_folder(model_dir, reader), step) or {}
     precisions = values.get("average_precisions", {})
+    boxes = values.get("counts", {}).get("boxes", {})
     return [
         *overfitting(model_dir, step, metrics.get(LOSS, math.nan)),
-        *classes_without_anchors(config, precisions),
+        *classes_without_anchors(config, precisions, boxes),
     ]
 
 
@@ -57,9 +59,15 @@ def overfitting(model_dir: str, step: int, evaluated: float) -> List[str]:
 
 
 def classes_without_anchors(
-    config: pipeline_pb2.TrainEvalPipelineConfig, precisions: Mapping[str, float]
+    config: pipeline_pb2.TrainEvalPipelineConfig,
+    precisions: Mapping[str, float],
+    boxes: Mapping[str, int],
 ) -> List[str]:
-    """Lines about anchors if some classes are hardly found though others are found well."""
+    """Lines about anchors if some classes are hardly found though others are found well.
+
+    `precisions` and `boxes` have the average precision and the number of boxes of each class.
+    """
+    precisions = {name: p for name, p in precisions.items() if boxes.get(name, 0) >= MIN_BOXES}
     best = max(precisions.values(), default=0.0)
     weak = sorted((p, name) for name, p in precisions.items() if p < WEAK * best)
     if best < GOOD_PRECISION or not weak:

@@ -32,16 +32,17 @@ def test_overfitting(tmp_path, step, evaluated, found):
 
 
 @pytest.mark.parametrize(
-    ("precisions", "found"),
+    ("precisions", "dots", "found"),
     [
-        ({"big": 0.8, "dot": 0.016}, True),
-        ({"big": 0.8, "dot": 0.2}, False),  # weak, but found
-        ({"big": 0.2, "dot": 0.0}, False),  # nothing is learnt yet
-        ({}, False),
+        ({"big": 0.8, "dot": 0.016}, 5, True),
+        ({"big": 0.8, "dot": 0.016}, 4, False),  # too few boxes to tell
+        ({"big": 0.8, "dot": 0.2}, 5, False),  # weak, but found
+        ({"big": 0.2, "dot": 0.0}, 5, False),  # nothing is learnt yet
+        ({}, 5, False),
     ],
 )
-def test_classes_without_anchors(monkeypatch, precisions, found):
+def test_classes_without_anchors(monkeypatch, precisions, dots, found):
     monkeypatch.setattr(data_check, "anchor_problems", lambda config, max_records: ["too small"])
-    lines = findings.classes_without_anchors(None, precisions)
+    lines = findings.classes_without_anchors(None, precisions, {"big": 9, "dot": dots})
     text = "class 'dot' has an average precision of 0.016, the best class 0.800"
     assert lines == ([text, "too small"] if found else [])
