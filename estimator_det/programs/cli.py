@@ -29,11 +29,8 @@ GROUPS = {
 }
 VERBS = tuple(itertools.chain(*GROUPS.values()))
 
-# Verbs whose result other programs read.
-JSON_VERBS = (
-    "check-config", "check-data", "convert", "demo", "init", "info", "train", "evaluate", "report",
-    "replay", "pretrained", "import", "export", "detect", "suggest", "benchmark", "sync",
-)  # fmt: skip
+# All other verbs have a result, which other programs read.
+VERBS_WITHOUT_JSON = ("completion", "data-worker", "serve")
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -248,7 +245,7 @@ def make_parser(names: Sequence[str] = VERBS) -> _Parser:
             "components; may be repeated",
         )
         base.add_options(inner, bool, {"--quiet": "print results, warnings and errors only"})
-        if name in JSON_VERBS and "--json" not in inner._option_string_actions:
+        if name not in VERBS_WITHOUT_JSON and "--json" not in inner._option_string_actions:
             base.add_options(inner, bool, {"--json": "print the result as JSON, and nothing else"})
         if hasattr(verb, "COMMON_OPTIONS"):
             inner.shorten_help(verb.COMMON_OPTIONS)

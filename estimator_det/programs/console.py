@@ -80,10 +80,10 @@ def use_json(is_json: bool) -> None:
     _Output.is_json = is_json
 
 
-def print_line(text: str) -> None:
+def print_line(text: str, *, is_whole: bool = False) -> None:
     """Prints a line for the user at once, also into a pipe that its reader may close."""
     if not _Output.is_json:
-        printing.report(text)
+        printing.report(text, whole=is_whole)
 
 
 def report_result(document: Any) -> None:

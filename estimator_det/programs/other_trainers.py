@@ -22,6 +22,10 @@ _SIZE = (
     "model.ssd.image_resizer.fixed_shape_resizer.height=320 --set "
     "model.ssd.image_resizer.fixed_shape_resizer.width=320"
 )
+_FREEZE = (
+    "set patterns of the variables that stay, for example --set "
+    "train_config.freeze_variables+=FeatureExtractor"
+)
 _RECORDS = (
     "set the records of a reader, for example --set "
     "train_input_reader.tf_record_input_reader.input_path[0]=train.record"
@@ -75,8 +79,7 @@ REMEDIES: Dict[str, Dict[str, str]] = {
                 "resume resume_from auto_resume": "remove it: a run in --model_dir resumes",
                 "device devices gpu gpus gpu_ids": f"{_DEVICE}; --strategy mirrored trains on all",
                 "imgsz img img_size image_size input_size": _SIZE,
-                "freeze freeze_layers": "set patterns of the variables that stay, for example "
-                "--set train_config.freeze_variables+=FeatureExtractor",
+                "freeze freeze_layers": _FREEZE,
                 "weights pretrained checkpoint ckpt": _FIELD.format(
                     "train_config.fine_tune_checkpoint", "imported/model.ckpt"
                 ),
@@ -142,6 +145,11 @@ REMEDIES: Dict[str, Dict[str, str]] = {
             "epochs num_epochs steps num_steps": "give --hours H or --num_train_steps N",
             "batch batch_size": "change what init chooses in the training: estimator-det train "
             "--set train_config.batch_size=8",
+            "lr lr0 learning_rate": f"in estimator-det train, {_LEARNING_RATE}",
+            "imgsz img img_size image_size": f"in estimator-det train, {_SIZE}",
+            "freeze freeze_layers": f"in estimator-det train, {_FREEZE}",
+            "resume": "remove it: estimator-det train resumes a run",
+            "device gpu gpus": _DEVICE,
             "weights": "give --pretrained NAME",
             "data": "give --records DIR, or --from FORMAT with --images and --annotations",
             "output out": "give --output_dir DIR",

@@ -43,7 +43,7 @@ def _write(name: str, data: bytes) -> None:
 
 def _follow(training: _Training, folder: pathlib.Path) -> None:
     with mock.patch.object(storage, "time", training):
-        storage.follow([RUN], str(folder), timeout_secs=60)
+        assert storage.follow([RUN], str(folder), timeout_secs=60) == len(_found(folder))
 
 
 def _found(folder: pathlib.Path) -> Dict[str, bytes]:

@@ -37,10 +37,11 @@ def test_files_that_no_download_wrote_stay(emulator, tmp_path, capsys):
     assert (target / "a.record").read_bytes() == b"a"
 
 
-def test_follow(emulator, tmp_path, monkeypatch):
+def test_follow(emulator, tmp_path, monkeypatch, capsys):
     calls = []
-    monkeypatch.setattr(storage, "follow", lambda *args, **named: calls.append((args, named)))
-    assert cli.main(["sync", "gs://data/x", "run", "--follow", "--timeout_secs=5"]) == 0
+    monkeypatch.setattr(storage, "follow", lambda *args, **named: calls.append((args, named)) or 7)
+    assert cli.main(["sync", "gs://data/x", "run", "--follow", "--timeout_secs=5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"destination": "run", "files": 7}
     ((sources, folder), named) = calls[0]
     assert (sources, folder) == (["gs://data/x"], "run")
     assert (named["interval_secs"], named["timeout_secs"]) == (30.0, 5.0)

@@ -91,7 +91,7 @@ def test_the_verb(exported, pictures, tmp_path, capsys):
         Image.fromarray(turned).save(photos / f"{number}.png")
     Image.fromarray(pictures[0]).save(photos / "copy of 0.png")
     (photos / "broken.png").write_text("no image")
-    command = ["suggest", str(exported), "--images", str(photos), "--output_dir", str(output)]
+    command = ["suggest", "--images", str(photos), str(exported), "--output_dir", str(output)]
     command += ["--threshold", "0.02", "--number", "4", "--batch_size", "2"]
     assert cli.main([*command, "--json"]) == 1  # since one cannot be used
     captured = capsys.readouterr()
@@ -117,6 +117,8 @@ def test_the_verb(exported, pictures, tmp_path, capsys):
 
 def test_an_export_without_thresholds(exported, tmp_path, capsys):
     Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
-    command = ["suggest", str(exported), "--images", str(tmp_path / "a.png")]
+    command = ["suggest", str(exported)]
+    assert cli.main(command) == 2 and "give images or folders" in capsys.readouterr().err
+    command.append(str(tmp_path / "a.png"))
     assert cli.main([*command, "--output_dir", str(tmp_path / "out")]) == 1
     assert "or give --threshold a number" in capsys.readouterr().err

@@ -114,6 +114,9 @@ def test_show_data_draws_what_enters_the_model(config, tmp_path, capfd):
     out = capfd.readouterr().out
     assert "image                              float32  [2, 64, 64, 3]" in out
     assert f"3 images: {picture}" in out
+    assert run("show-data", *arguments, "--json") == console.EXIT_OK
+    result = {"file": str(picture), "images": 3, "images_without_boxes": 0, "rotated": []}
+    assert json.loads(capfd.readouterr().out) == result
     pixels = np.asarray(Image.open(picture))
     # The yellow third of each picture is yellow again.
     assert np.mean(np.abs(pixels.astype(int) - [250, 250, 0]).max(axis=2) < 8) > 0.05

@@ -210,7 +210,9 @@ def test_a_missing_record_file_is_named(submit, config_path, tmp_path, capsys):
 def service(tmp_path, monkeypatch):
     """A gcloud that records its arguments, and records instead of uploads and checks."""
     program = tmp_path / "gcloud"
-    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\nexit ${{GCLOUD_CODE:-0}}\n')
+    program.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/called\necho started\nexit ${{GCLOUD_CODE:-0}}\n'
+    )
     program.chmod(0o755)
     calls = []
 
@@ -227,7 +229,7 @@ def service(tmp_path, monkeypatch):
     return calls
 
 
-def test_run_executes_the_printed_command(submit, service, tmp_path, config_path, capsys):
+def test_run_executes_the_printed_command(submit, service, tmp_path, config_path, capfd):
     assert submit("--run", "--stage_data", config=config_path) == 0
     called = (tmp_path / "called").read_text().split()
     assert called[:3] == ["ai", "custom-jobs", "create"]
@@ -238,9 +240,13 @@ def test_run_executes_the_printed_command(submit, service, tmp_path, config_path
     records = [f"train.record-0000{shard}-of-00002" for shard in (0, 1)]
     folder = "gs://bucket/run/data/train_input_reader.tf_record_input_reader.input_path-0"
     assert (records, folder) in service
-    output = capsys.readouterr().out
+    output = capfd.readouterr().out
     assert f"{folder}: 2 files uploaded, 0 were there" in output
-    assert ".label_map_path: 1 file uploaded, 0 were there" in output
+    assert ".label_map_path: 1 file uploaded, 0 were there" in output and "started\n" in output
+    assert submit("--run", "--stage_data", "--json", config=config_path) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert result["command"] == ["gcloud", *called] and result["started"] and result["uploaded"]
+    assert result["job"]["workerPoolSpecs"] == _pools(tmp_path)
 
 
 def test_a_failing_gcloud_is_reported(submit, service, config_path, monkeypatch, capsys):

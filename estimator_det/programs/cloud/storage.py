@@ -122,11 +122,11 @@ def follow(
     interval_secs: float = FOLLOW_SECS,
     timeout_secs: Optional[float] = None,
     threads: int = THREADS,
-) -> None:
+) -> int:
     """Downloads again and again what has changed, until it is interrupted or nothing new comes.
 
     Like `download`, but the sources may be empty at first. Local files stay when the training
-    deletes theirs.
+    deletes theirs. Returns how many files were downloaded.
 
     Args:
         interval_secs: From the end of a copy to the next listing.
@@ -155,7 +155,7 @@ def follow(
             )
         if timeout_secs is not None and time.monotonic() - last_change >= timeout_secs:
             _LOG.info("nothing new for %g s: done", timeout_secs)
-            return
+            return len(generations)
         time.sleep(interval_secs)
 
 

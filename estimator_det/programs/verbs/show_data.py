@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any, Iterator, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Sequence, Tuple
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
@@ -79,6 +79,7 @@ def _draw_steps(config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.
     seed = options.seed or 0
     # A mixture of four needs three more.
     read = before_after.read_samples(reader, options.num_images + 3, seed)
+    files: Dict[str, str] = {}
     for number, step in enumerate(steps):
         page = before_after.draw_step(
             step,
@@ -94,11 +95,15 @@ def _draw_steps(config: pipeline_pb2.TrainEvalPipelineConfig, options: argparse.
             stem, extension = os.path.splitext(file)
             file = f"{stem}-{number + 1}-{step.WhichOneof('preprocessing_step')}{extension}"
         _save(page, file)
+        files[step.WhichOneof("preprocessing_step")] = file
         console.print_line(f"{step.WhichOneof('preprocessing_step')}: {file}")
     if read.num_unusable:
         unusable = printing.counted(read.num_unusable, "record")
         console.print_line(f"skipped {unusable} that cannot be used; run check-data")
     _say_rotated(read.rotated)
+    console.report_result(
+        {"files": files, "skipped": read.num_unusable, "rotated": list(dict.fromkeys(read.rotated))}
+    )
 
 
 def _save(page: Any, file: str) -> None:
@@ -181,6 +186,14 @@ def _draw_batches(
     without = sum(not cell.labels for cell in cells)
     note = f", {without} of them without boxes" if without else ""
     console.print_line(f"{printing.counted(len(cells), 'image')}{note}: {options.output}")
+    console.report_result(
+        {
+            "file": options.output,
+            "images": len(cells),
+            "images_without_boxes": without,
+            "rotated": list(dict.fromkeys(rotated)),
+        }
+    )
 
 
 def _batches(

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from absl import flags
 
@@ -161,14 +161,30 @@ def run(options: argparse.Namespace) -> None:
     if not is_dry:
         preparation.upload(job, config_file, package, staged)
     command = platform.command(job, str(spec_file))
-    printing.report(f"\n{spec_file}:\n{spec}\n", whole=True)
-    printing.report(shlex.join(command), whole=True)
+    console.print_line(f"\n{spec_file}:\n{spec}\n", is_whole=True)
+    console.print_line(shlex.join(command), is_whole=True)
     if options.platform == "ai-platform":
         printing.report(f"warning: {ai_platform.CLOSED}", sys.stderr, severity="WARNING")
-    if options.runs and (code := subprocess.run(command, check=False).returncode):
+    if options.runs:
+        _run_command(command, is_json=options.json)
+    console.report_result(
+        {
+            "job": json.loads(spec),
+            "job_file": str(spec_file),
+            "command": command,
+            "uploaded": not is_dry,
+            "started": options.runs,
+        }
+    )
+
+
+def _run_command(command: Sequence[str], *, is_json: bool) -> None:
+    """Starts the job. What gcloud prints goes to standard error if the result is JSON."""
+    code = subprocess.run(command, check=False, stdout=2 if is_json else None).returncode
+    if code:
         raise RunError(
             f"gcloud ended with exit code {code}, its message is above. After the remedy, run the "
-            "printed command again: all that it needs is uploaded"
+            f"command again, all that it needs is uploaded: {shlex.join(command)}"
         )
 
 

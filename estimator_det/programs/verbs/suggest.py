@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, cast
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, positive, print_report, run_folder
 from estimator_det.programs.verbs.detect import AUTO, DRAFT_FORMATS, score_or_auto
@@ -31,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "an export of any format, or the folder of a run or project, whose best export is used"
     parser.add_argument("model", metavar="EXPORT", help=text)
     text = "images and folders of images that have no labels"
-    parser.add_argument("--images", nargs="+", required=True, metavar="PATH", help=text)
+    parser.add_argument("pictures", nargs="*", metavar="IMAGE", help=text)
+    text = "the same as an argument; may be repeated"
+    add_options(parser, str, {"--images PATH": text}, action="append", default=[])
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
     text = "pictures to suggest at most (default: %(default)s)"
     add_options(parser, positive, {"--number N": text}, default=100)
@@ -62,8 +65,11 @@ def run(options: argparse.Namespace) -> int:
     from exporters.server.versions import newest_version, served_folder
     from model_fn.checkpoints import writing
 
-    ownership.refuse_inputs(options.output_dir, filter(os.path.isdir, options.images))
-    paths = list_images(options.images, recursive=options.recursive, skipped=options.output_dir)
+    sources = [*options.images, *options.pictures]
+    if not sources:
+        raise UsageError(f"give images or folders of images beside the export {options.model}")
+    ownership.refuse_inputs(options.output_dir, filter(os.path.isdir, sources))
+    paths = list_images(sources, recursive=options.recursive, skipped=options.output_dir)
     with writing.writable_folder(options.output_dir, "output_dir"):
         ownership.check_files(options.output_dir, "suggest", FILES)
         folder = label_drafts.new_folder(options.output_dir)

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
     if options.follow:
         if not downloads:
             raise UsageError("--follow is for downloads: give gs:// sources, or remove it")
-        storage.follow(
+        num_files = storage.follow(
             sources,
             destination,
             exclude=options.exclude,
@@ -57,6 +57,7 @@ def run(options: argparse.Namespace) -> None:
             timeout_secs=options.timeout_secs,
             threads=options.threads,
         )
+        console.report_result({"destination": destination, "files": num_files})
         return
     copy = storage.download if downloads else storage.upload
     done = copy(sources, destination, exclude=options.exclude, threads=options.threads)
