@@ -11,7 +11,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, NamedTup
 
 from estimator_det.compat import keras_initializer, slim, tf, tf1
 from estimator_det.config.rules import rules
-from estimator_det.errors import Problem, error
+from estimator_det.errors import ConfigError, Problem, error
 from estimator_det.nets.normalization import BATCH_NORMS, batch_norm, sync_batch_norm
 from estimator_det.protos import hyperparams_pb2
 
@@ -21,6 +21,7 @@ Regularizer = Callable[[tf.Tensor], Optional[tf.Tensor]]
 
 _PROTO = hyperparams_pb2.Hyperparams
 _SCALING = hyperparams_pb2.VarianceScalingInitializer
+_GROUPS = 32  # the Object Detection API normalizes in 32 groups of channels
 
 
 @tf.custom_gradient
@@ -135,10 +136,28 @@ def with_bias(normalizer: Normalizer) -> Normalizer:
     return biased
 
 
+def group_norm(inputs: tf.Tensor, **settings: Any) -> tf.Tensor:
+    """Normalizes groups of channels; tf-slim needs the sides of feature maps when it is built."""
+    layer = tf1.get_variable_scope().name
+    if inputs.shape[-1] % _GROUPS:
+        raise ConfigError.at(
+            "group_norm",
+            f"divides channels into {_GROUPS} groups, and {layer} has {inputs.shape[-1]} channels",
+            "use batch_norm for this layer, or a number of channels that 32 divides",
+        )
+    if None in inputs.shape[1:]:
+        raise ConfigError.at(
+            "group_norm",
+            f"needs images of one size, and the sides of {layer} depend on the image",
+            "use fixed_shape_resizer or pad_to_max_dimension, or batch_norm for this layer",
+        )
+    return slim.group_norm(inputs, _GROUPS, **settings)
+
+
 NORMALIZERS: Dict[str, Normalizer] = {
     "batch_norm": batch_norm,
     "sync_batch_norm": sync_batch_norm,
-    "group_norm": slim.group_norm,
+    "group_norm": group_norm,
 }
 
 

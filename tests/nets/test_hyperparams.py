@@ -7,6 +7,7 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import slim, tf, tf1
+from estimator_det.errors import ConfigError
 from estimator_det.nets import hyperparams
 from estimator_det.nets.normalization import batch_norm
 from estimator_det.protos import hyperparams_pb2
@@ -132,6 +133,17 @@ def test_group_norm_ignores_batch_norm_settings_around_it():
         with slim.arg_scope([slim.conv2d, slim.separable_conv2d], normalizer_params={"decay": 1}):
             convolve("group_norm {}")
         assert "conv/GroupNorm/beta" in shapes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [((1, 4, 4, 48), "32 groups, and net has 48"), ((1, None, 4, 64), "sides of net depend on")],
+)
+def test_group_norm_refuses_by_layer_what_tf_slim_cannot_compute(shape, message):
+    with tf.Graph().as_default(), tf1.variable_scope("net"):
+        inputs = tf1.placeholder(tf.float32, shape)
+        with pytest.raises(ConfigError, match=message):
+            hyperparams.group_norm(inputs)
 
 
 @pytest.mark.parametrize(
