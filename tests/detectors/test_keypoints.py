@@ -277,6 +277,13 @@ def test_a_class_without_keypoints_is_named(name, message):
         make_detector(config, is_training=True)
 
 
+def test_a_deviation_of_an_unknown_keypoint_is_named():
+    config = small_config()
+    config.center_net.keypoint_estimation_task[0].keypoint_label_to_std["heap"] = 0.5
+    with pytest.raises(ConfigError, match=r"_std: 'heap' is not a .* did you mean 'head'"):
+        make_detector(config, is_training=True)
+
+
 def test_a_label_map_that_cannot_be_read_is_named_with_its_field():
     config = small_config()
     config.center_net.keypoint_label_map_path = "nowhere.pbtxt"

@@ -362,8 +362,8 @@ def _check_tasks(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]
 def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
     """Builds the tasks of a `CenterNet` message.
 
-    Raises ConfigError if its label map cannot be read or lacks the keypoints of a class, or if ids
-    of keypoints are not places among those of all tasks.
+    Raises ConfigError if its label map cannot be read or lacks keypoints that a task names, or if
+    ids of keypoints are not places among those of all tasks.
     """
     path = config.keypoint_label_map_path
     if not config.keypoint_estimation_task or path in ("", PLACEHOLDER):
@@ -384,7 +384,16 @@ def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask,
                 f"{nearest(task.keypoint_class_name, list(items))}",
                 "name a class with keypoints of keypoint_label_map_path",
             )
-        tasks.append(_make_task(task, items[task.keypoint_class_name], config))
+        item = items[task.keypoint_class_name]
+        labels = [point.label for point in item.keypoints]
+        if unknown := sorted(set(task.keypoint_label_to_std) - set(labels)):
+            raise ConfigError.at(
+                f"{at}.keypoint_label_to_std",
+                f"{quoted(unknown[0])} is not a keypoint of {quoted(item.name)} in {path}"
+                f"{nearest(unknown[0], labels)}",
+                "name a keypoint of the class",
+            )
+        tasks.append(_make_task(task, item, config))
     count = sum(len(task.indices) for task in tasks)
     if wrong := [i for task in tasks for i in task.indices if not 0 <= i < count]:
         raise ConfigError.at(
