@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
-from estimator_det.files import json_lines
+from estimator_det.errors import UsageError
+from estimator_det.files import json_lines, ownership
 from estimator_det.programs import console, report_pictures
 from model_fn.checkpoints import writing
 from model_fn.checkpoints.find import find_checkpoint
@@ -52,6 +54,11 @@ def read_run(folder: str) -> Run:
         raise FileNotFoundError(
             f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "
             "the model_dir of a run"
+        )
+    if files.exists(os.path.join(folder, ownership.marker("export"))):
+        raise UsageError(
+            f"{folder} is an export, and a report is about a training run: give the folder of its "
+            f"run, or evaluate it: estimator-det evaluate {shlex.quote(folder)} --output_dir DIR"
         )
     config = console.load_config(path, is_trusted=False)
     readers = list(named_readers(config)) if config.eval_input_reader else []

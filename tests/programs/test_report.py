@@ -291,6 +291,10 @@ def test_refusals(runs, tmp_path, capsys):
     assert "is not a file of `estimator-det benchmark`" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert cli.main(["report", str(runs[0]), "--output", str(tmp_path / "file" / "page.html")]) == 4
+    (tmp_path / "pipeline.config").touch()
+    (tmp_path / ".estimator-det-export").touch()
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "is an export" in capsys.readouterr().err
     assert cli.main(["report", "a", "b", "c"]) == 2
     assert cli.main(["report", "a", "b", "--benchmark", "c"]) == 2
 
