@@ -65,8 +65,8 @@ def exported_models(path: str) -> List[FoundModel]:
     path = current(path)
     if not tf.io.gfile.exists(path):
         raise FileNotFoundError(f"no such model: {plain(path)}")
-    # The SavedModel first: it contains its label map and thresholds.
-    names = sorted(FORMATS, key=lambda name: (name != "saved_model", name))
+    # The SavedModel first: it contains its label map and thresholds. A checkpoint does not run.
+    names = sorted({*FORMATS} - {tf2_checkpoint.NAME}, key=lambda n: (n != "saved_model", n))
     models = [
         FoundModel(each, place)
         for each in (FORMATS.get(name)() for name in names)
@@ -79,7 +79,7 @@ def exported_models(path: str) -> List[FoundModel]:
                 f"a model with estimator-det export {plain(path)} --output_dir exported"
             )
         raise FileNotFoundError(
-            f"no model in {plain(path)}: it is of none of the formats {', '.join(FORMATS)}; give "
+            f"no model in {plain(path)}: it is of none of the formats {', '.join(names)}; give "
             "the folder of an export, or its model"
         )
     return models

@@ -48,10 +48,6 @@ class Tf2Checkpoint(ExportFormat):
         write_checkpoint(path, values)
         return True
 
-    def recognizes(self, path: str) -> bool:
-        """Never: a checkpoint is not a model that can be run."""
-        return False
-
     def read(self, path: str) -> Published:
         return read_checkpoint(path)
 
