@@ -260,7 +260,7 @@ def run(main: Callable[[], Optional[int]]) -> int:
             printing.report(stop, sys.stderr)
         return signals.exit_code(stop.signal_number)
     except KeyboardInterrupt:
-        print_line("interrupted")
+        printing.report("interrupted", sys.stderr)
         return EXIT_INTERRUPTED
     except Exception as error:
         code = _exit_code(error)
