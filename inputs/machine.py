@@ -19,7 +19,7 @@ from estimator_det.errors import RunError
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
-# A container has its limits there, in version 2 of cgroups.
+# A container has its limits there, those of version 1 of cgroups in folders.
 _LIMITS = pathlib.Path("/sys/fs/cgroup")
 _ARENA_MAX = -8  # a constant in <malloc.h>
 _ARENAS = 2
@@ -29,21 +29,27 @@ _ALLOCATOR = re.compile(r"lib((?:tc|je|mi)malloc)")
 def available_cpus() -> int:
     """CPUs that this process may use, or fewer by the limit of its container, rounded up."""
     cpus = len(os.sched_getaffinity(0))
-    try:
-        # Microseconds of processor time that all processes may use in each period.
-        quota, period = map(int, (_LIMITS / "cpu.max").read_text(encoding="ascii").split())
-    except (OSError, ValueError):  # No such limit, or it says "max".
+    # Microseconds of processor time that all processes may use in each period.
+    limit = _limit("cpu.max") or _limit("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")
+    if limit is None or limit[0] < 0:  # version 1 writes -1 for no limit
         return cpus
-    return min(cpus, math.ceil(quota / period))
+    return min(cpus, math.ceil(limit[0] / limit[1]))
 
 
 def available_memory() -> int:
     """Bytes of memory of this machine, or fewer by the limit of its container."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _limit("memory.max") or _limit("memory/memory.limit_in_bytes") or [physical]
+    return min(physical, *limit)
+
+
+def _limit(*names: str) -> Optional[List[int]]:
+    """The numbers in these files; None if there is no such limit, or it says "max"."""
     try:
-        return min(physical, int((_LIMITS / "memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):  # No such limit, or it says "max".
-        return physical
+        texts = [(_LIMITS / name).read_text(encoding="ascii") for name in names]
+        return [int(word) for text in texts for word in text.split()]
+    except (OSError, ValueError):
+        return None
 
 
 def resident_memory() -> Optional[float]:

@@ -51,6 +51,11 @@ def test_a_container_has_fewer_cpus_than_its_machine(tmp_path, monkeypatch, limi
     monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(machine, "_LIMITS", tmp_path)
     assert machine.available_cpus() == 8, "no limit"
+    (tmp_path / "cpu").mkdir()
+    for name, value in zip(("quota", "period"), limit.replace("max", "-1").split()):
+        (tmp_path / "cpu" / f"cpu.cfs_{name}_us").write_text(f"{value}\n")
+    assert machine.available_cpus() == expected, "version 1"
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").unlink()
     (tmp_path / "cpu.max").write_text(f"{limit}\n")
     assert machine.available_cpus() == expected
 
@@ -58,6 +63,8 @@ def test_a_container_has_fewer_cpus_than_its_machine(tmp_path, monkeypatch, limi
 def test_a_container_has_less_memory_than_its_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_LIMITS", tmp_path)
     physical = machine.available_memory()
-    for limit, expected in (("max", physical), ("1048576", 1 << 20), (str(1 << 62), physical)):
-        (tmp_path / "memory.max").write_text(f"{limit}\n")
-        assert machine.available_memory() == expected
+    (tmp_path / "memory").mkdir()
+    for name in ("memory/memory.limit_in_bytes", "memory.max"):
+        for limit, expected in (("max", physical), ("1048576", 1 << 20), (str(1 << 62), physical)):
+            (tmp_path / name).write_text(f"{limit}\n")
+            assert machine.available_memory() == expected
