@@ -27,6 +27,7 @@ from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
 from estimator_det.protos import model_pb2, pipeline_pb2
 from model_fn.checkpoints.repair import step_of
+from model_fn.evaluation.best_checkpoints import BEST_FILE
 from model_fn.evaluation.matching import MATCH_IOU, ClassMatches, Matches
 from model_fn.evaluation.readers import OTHER_SETTINGS, evaluation_folder, named_readers
 
@@ -179,13 +180,14 @@ def find_usable(
 ) -> Optional[str]:
     """The thresholds of a checkpoint: of the first evaluation reader; None if there are none.
 
-    The search covers the checkpoint's folder and the one above, because `best/` has copies of
-    checkpoints; or `model_dir`. Evaluations with other settings come last. If `check` refuses all
-    files, the first refusal is logged as a warning.
+    The search covers the checkpoint's folder, and the run's for a copy in its `best/`; or
+    `model_dir`. Evaluations with other settings come last. If `check` refuses all files, the first
+    refusal is logged as a warning.
     """
     name = next(iter(named_readers(pipeline_config))) if pipeline_config.eval_input_reader else "0"
-    folder = os.path.dirname(checkpoint)
-    places = [folder, os.path.dirname(folder)] if model_dir is None else [model_dir]
+    places = [os.path.dirname(checkpoint) if model_dir is None else model_dir]
+    if model_dir is None and tf.io.gfile.exists(os.path.join(places[0], BEST_FILE)):
+        places.append(os.path.dirname(places[0]))
     places += [os.path.join(place, OTHER_SETTINGS) for place in places]
     folders = [evaluation_folder(place, name) for place in places]
     paths = (path_for(folder, step_of(checkpoint)) for folder in folders)

@@ -118,7 +118,11 @@ def test_files_of_a_checkpoint(config, tmp_path):
     assert "\u202e" not in pathlib.Path(path).read_text()
     assert score_thresholds.find_usable(config, prefix) == path
     # A copy of the checkpoint in best/; another step; another folder for the evaluation.
-    assert score_thresholds.find_usable(config, str(tmp_path / "best" / "model.ckpt-20")) == path
+    copy = tmp_path / "best" / "model.ckpt-20"
+    assert score_thresholds.find_usable(config, str(copy)) is None, "another run"
+    copy.parent.mkdir()
+    (copy.parent / "best.json").touch()
+    assert score_thresholds.find_usable(config, str(copy)) == path
     assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-30")) is None
     other = write(tmp_path / "other" / "eval_0", config)
     assert score_thresholds.find_usable(config, prefix, str(tmp_path / "other")) == other
