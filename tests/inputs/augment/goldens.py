@@ -1,11 +1,8 @@
-"""Results of the Object Detection API's steps, and how our steps get the values that it drew.
-
-`tests/golden/augmentations` has a case of each step with checksums of the image, its folder `whole`
-all cases with pixels.
-"""
+"""Results of the Object Detection API's steps, and how our steps get the values that it drew."""
 
 from __future__ import annotations
 
+import functools
 import json
 import pathlib
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -38,8 +35,7 @@ from inputs.augment.ssd_crop import (
 from inputs.sample import Sample
 from tests.inputs.augment.helpers import step
 
-SUBSET = pathlib.Path(__file__).parents[2] / "golden" / "augmentations"
-WHOLE = SUBSET / "whole"
+FOLDER = pathlib.Path(__file__).parents[2] / "golden" / "augmentations"
 
 # Field of a golden -> field of a sample. Those that a sample does not have are not compared.
 FIELDS = {
@@ -70,9 +66,10 @@ class Goldens(NamedTuple):
         return [case for case in self.document["exact"] if case.split("__")[0] == name]
 
 
-def load(folder: pathlib.Path) -> Goldens:
-    document = json.loads((folder / "augmentations.json").read_text())
-    with np.load(folder / "augmentations.npz") as arrays:
+@functools.cache
+def load() -> Goldens:
+    document = json.loads((FOLDER / "augmentations.json").read_text())
+    with np.load(FOLDER / "augmentations.npz") as arrays:
         return Goldens(document, {name: arrays[name] for name in arrays.files})
 
 

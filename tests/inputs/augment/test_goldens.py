@@ -6,15 +6,13 @@ too.
 
 from __future__ import annotations
 
-import functools
-import pathlib
 from typing import Any, Dict, List, Set
 
 import numpy as np
 import pytest
 
 from inputs.augment import AUGMENTATIONS
-from tests.inputs.augment.goldens import FIELDS, WHOLE, Goldens, load, run_case, sample_of_case
+from tests.inputs.augment.goldens import FIELDS, Goldens, load, run_case, sample_of_case
 
 # Steps of our own, which have no golden results.
 OWN = {"copy_paste", "mixup", "mosaic", "rand_augment"}
@@ -130,14 +128,9 @@ def check_case(goldens: Goldens, name: str) -> None:
     assert not same, f"{name} does not differ in {same}"
 
 
-@functools.cache
-def _load(folder: pathlib.Path) -> Goldens:
-    return load(folder)
-
-
 @pytest.mark.parametrize("name", STEPS)
 def test_all_cases(name):
-    goldens = _load(WHOLE)
+    goldens = load()
     cases = goldens.exact(name)
     assert cases
     for case in cases:
@@ -145,6 +138,6 @@ def test_all_cases(name):
 
 
 def test_no_case_is_left_out():
-    goldens = _load(WHOLE)
+    goldens = load()
     assert {case.split("__")[0] for case in goldens.document["exact"]} == set(STEPS)
     assert set(DIFFERENCES) <= set(goldens.document["exact"])

@@ -8,14 +8,14 @@ import pytest
 from estimator_det.compat import tf
 from inputs.augment.policies import OPERATIONS, POLICIES, apply_policy
 from inputs.sample import Sample
-from tests.inputs.augment.goldens import WHOLE, load
+from tests.inputs.augment.goldens import load
 from tests.inputs.augment.helpers import run_step, sample_of
 
 SEEDS = [[seed, 2] for seed in range(40)]
 
 
 def test_tables_are_those_of_the_object_detection_api():
-    golden = load(WHOLE).document["autoaugment_policies"]
+    golden = load().document["autoaugment_policies"]
     own = {
         name: [[list(step) for step in sub] for sub in table] for name, table in POLICIES.items()
     }
