@@ -35,7 +35,9 @@ NARROW_SPEED = 2.0  # half of the channels: a step is 2.3 times as fast on two c
 MATCHED_IOU = 0.4
 LOCALIZATION_WEIGHT = 2.0
 START_SECS = 25.0  # before the first step of a run, and to save the last one
-EVALUATIONS = 4  # in a run, the last one included
+EVALUATIONS = 4  # in a run at most, the last one included
+# Evaluations get this much of the given time, and there is at least one.
+SHARE_OF_EVALUATIONS = 0.25
 # The rest of a run's time is for saving and for graphs of evaluations, which take seconds each.
 SHARE_OF_STEPS = 0.85
 
@@ -254,6 +256,14 @@ def set_batch(draft: Draft, columns: Columns, speed: Speed, memory: int) -> None
     draft.set("train_config.batch_size", batch, f"{reason}: {free}")
 
 
+def num_evaluations(budget: Budget, evaluation_secs: float) -> int:
+    """Evaluations of a run, the last one included; images of each take `evaluation_secs`."""
+    if budget.hours is None or not evaluation_secs:
+        return EVALUATIONS
+    fitting = int(SHARE_OF_EVALUATIONS * budget.hours * 3600 / evaluation_secs)
+    return min(max(fitting, 1), EVALUATIONS)
+
+
 def num_steps(
     budget: Budget,
     num_images: int,
@@ -277,7 +287,9 @@ def num_steps(
     return steps, f"Usual for this many images, from {start} weights."
 
 
-def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> None:
+def set_schedule(
+    draft: Draft, steps: int, reason: str, is_fine_tuned: bool, evaluations: int
+) -> None:
     """Steps, optimizer, rate, and averages of weights and of batch norm."""
     batch = draft.config.train_config.batch_size
     if draft.is_two_stage:
@@ -306,8 +318,8 @@ def set_schedule(draft: Draft, steps: int, reason: str, is_fine_tuned: bool) -> 
     )
     draft.set("train_config.gradient_clipping_by_norm", "10.0")
     draft.set("eval_config.use_moving_averages", "true")
-    reason = f"{EVALUATIONS} evaluations in the run, the last one included."
-    draft.set("eval_config.eval_interval_steps", max(1, -(-steps // EVALUATIONS)), reason)
+    reason = f"{counted(evaluations, 'evaluation')} in the run, the last one included."
+    draft.set("eval_config.eval_interval_steps", max(1, -(-steps // evaluations)), reason)
     # The published 0.9997 needs more steps than a short run has to forget its first statistics.
     decay = min(max(1 - 20 / steps, 0.9), 0.997)
     if draft.is_ssd:

@@ -31,6 +31,8 @@ from inputs.machine import available_cpus, available_memory
 from model_fn.checks import data_check
 
 TRAIN = "train"
+# To evaluate an image takes this much of the time to train with it; a small detector took 0.4.
+EVALUATED_IMAGE = 0.5
 HELD_OUT = ("val", "validation", "valid", "eval", "test")  # names of parts, the first one is used
 
 
@@ -74,15 +76,16 @@ def make_plan(
     speed = step_speed.fastest(step_speed.measure(draft.config, precisions))
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
     num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
-    # An image takes at most as long as in training: without gradients, but one at a time.
-    evaluation_secs = starter.EVALUATIONS * num_held_out * speed.seconds / batch_size
+    evaluation_secs = num_held_out * EVALUATED_IMAGE * speed.seconds / batch_size
+    evaluations = starter.num_evaluations(budget, evaluation_secs)
+    evaluation_secs *= evaluations
     steps, why = starter.num_steps(
         budget, num_images, batch_size, is_fine_tuned, speed.seconds, evaluation_secs
     )
     epochs = steps * batch_size / num_images
     crops = is_fine_tuned or epochs >= starter.CROPPED_EPOCHS
     starter.set_augmentation(draft, names.values(), crops)
-    starter.set_schedule(draft, steps, why, is_fine_tuned)
+    starter.set_schedule(draft, steps, why, is_fine_tuned, evaluations)
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
         f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
@@ -95,7 +98,7 @@ def make_plan(
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{counted(round(epochs), 'pass', 'passes')} over the data; "
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
-        f"with {starter.EVALUATIONS} evaluations, and at least "
+        f"with {counted(evaluations, 'evaluation')}, and at least "
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])

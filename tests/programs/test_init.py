@@ -381,6 +381,11 @@ def test_steps_follow_from_the_budget(budget, is_fine_tuned, steps):
     assert starter.num_steps(budget, 10, 8, is_fine_tuned, 0.1, evaluation_secs=600)[0] == steps
 
 
+@pytest.mark.parametrize("secs, number", [(10.0, 4), (300.0, 3), (2000.0, 1), (0.0, 4)])
+def test_evaluations_take_at_most_a_quarter_of_the_time(secs, number):
+    assert starter.num_evaluations(Budget(hours=1.0), secs) == number
+
+
 def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_network, tmp_path):
     theirs = config_of("ssdlite_mobilenet_v2")
     theirs.model.ssd.num_classes = 90
