@@ -1,4 +1,4 @@
-"""The commands of README.md and docs: each parses, and runs or has a reason why not."""
+"""The commands of all pages: each parses, and runs or has a reason why not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.programs.forking import small_config
 from tests.programs.test_data_verbs import record
 from tests.programs.test_plugins import write_recipes
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NUM_STEPS = 2  # of the run, in place of 2,000
 SETTINGS = (
     "model.ssd.num_classes=2",
@@ -33,10 +33,10 @@ SETTINGS = (
 CALIBRATION = """model { ssd { post_processing { calibration_config {
   sigmoid_calibration { sigmoid_parameters { a: -2 b: 1 } }
 } } } }"""
-BLOCK = re.compile(r"^ *```\w*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "bash", "text")  # languages; configurations, programs and outputs have others
 COMMAND = re.compile(
-    r"^ *(?:TF_CONFIG=.*\" |docker run --rm )?"
-    r"((?:estimator-det|python -m estimator_det\.model_main) .*?)(?: > .*)?$",
+    r"^ *(?:(?:TF_CONFIG=.*\" |docker run --rm )(?=estimator-det ))?(\S.*?)(?: > .*)?$",
     re.MULTILINE,
 )
 # Why a command does not run here: a pattern that begins it, and the reason.
@@ -77,13 +77,24 @@ LEFT_OUT = {
     r"estimator-det init --from pascal_voc .* project$": "test_init.py converts; needs photographs",
     r"estimator-det (train|report) project$": "test_tutorial.py runs it, with all paths",
     r"estimator-det evaluate --model_dir project/run ": "test_tiles.py evaluates on tiles",
+    r"make |\.venv/bin/python -m pytest |export ESTIMATOR": "the targets of .ci/run do it",
+    r"pip |\. \.venv|python3(\.11)? -m venv|converters/": "`make test-dist` and others install",
+    r"docker |edgetpu_compiler ": "test_container.py reads the Dockerfile; not here otherwise",
+    r"gcloud |gsutil |sed |cp ": "needs Google Cloud",
+    r"printf |curl ": "test_docs.py sends it, and test_server.py other requests",
+    r"mkdir |python (draw_photos|run_export)\.py": "test_tutorial.py runs it",
+    r"cluster=|task|wait|kill|\}": "test_distributed_docs.py runs it",
+    r"(CONFIGS=.* |taskset .* python -m |python -m )benchmarks": "minutes to hours",
+    r"apt-get |LD_PRELOAD=": "needs root; test_container.py has the allocator of the image",
+    r"python -c ": "needs a GPU",
+    r"--set ": "options of other commands",
 }
 
 
 def _commands() -> List[str]:
     """Each command once, in the order of the pages."""
     blocks = itertools.chain(*(BLOCK.findall(path.read_text()) for path in PAGES))
-    joined = (re.sub(r" *\\\n *", " ", block) for block in blocks)
+    joined = (re.sub(r" *\\\n *", " ", text) for language, text in blocks if language in SHELL)
     return list(dict.fromkeys(itertools.chain(*map(COMMAND.findall, joined))))
 
 
@@ -96,8 +107,13 @@ def test_a_command_is_understood(command):
     program, *arguments = shlex.split(command)
     if program == "estimator-det":
         assert {"--help", "--version"} & set(arguments) or cli._parse(arguments).run
-    else:
+    elif arguments[:2] == ["-m", "estimator_det.model_main"]:
         assert model_flags.parse(arguments[2:])["pipeline_config_path"].value
+    else:
+        assert command not in RUN, "why does no test run it?"
+    sources = "".join(path.read_text() for path in (ROOT / "benchmarks").rglob("*.py"))
+    for options in re.findall(r"-m benchmarks\.\w+(.*)", command):
+        assert all(f'"{option}"' in sources for option in re.findall(r"--\w+", options))
 
 
 @pytest.mark.parametrize("pattern", LEFT_OUT)

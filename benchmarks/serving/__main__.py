@@ -214,8 +214,9 @@ def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("--config", required=True, help="pipeline configuration of the model")
     parser.add_argument("--photo", required=True, type=pathlib.Path, help="JPEG file")
     parser.add_argument("--only", choices=PARTS, action="append", help="measure just these parts")
-    for name, value in (("turns", 5), ("requests", 20_000), ("changes", 20), ("mutated", 10_000)):
-        parser.add_argument(f"--{name}", type=int, default=value, help="(default: %(default)s)")
+    counts = {"--turns": 5, "--requests": 20_000, "--changes": 20, "--mutated": 10_000}
+    for name, value in counts.items():
+        parser.add_argument(name, type=int, default=value, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of a turn (%(default)s)")
     parser.add_argument("--rate", type=float, help="images/s that latency is measured at half of")
     return parser.parse_args(argv)
