@@ -151,7 +151,7 @@ def find_records(folder: str) -> starter.Records:
         raise FileNotFoundError(
             f"{folder} needs records of a part {TRAIN}, records of a part to evaluate on "
             f"({', '.join(HELD_OUT)}) and label_map.pbtxt; parts found: {contents}. Write them by "
-            "estimator-det convert --to tfrecord --split train=0.8,val=0.2"
+            "estimator-det convert --to tfrecord --split train=0.8,val=0.2, or give --from FORMAT"
         )
     # Patterns match one file as well as any number of shards.
     pattern = os.path.join(folder, "{}.record*")

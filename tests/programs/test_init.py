@@ -131,7 +131,7 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
             f"<annotation><filename>{number}.jpg</filename>{cats}</annotation>"
         )
     (tmp_path / "val.txt").write_text("3.jpg\n7.jpg\n")
-    arguments = ["init", "--from", "voc", "--images", "images", "--annotations", "annotations",
+    arguments = ["init", "images", "--from", "voc", "--annotations", "annotations",
                  "--num_train_steps", "5", "--split", "train,val=val.txt",
                  "--output_dir", "out"]  # fmt: skip
     cut = tmp_path / "images" / "0.jpg"
@@ -163,6 +163,8 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
         (["--records", "r", "--from", "voc", "--output_dir", "o"], "give --records DIR"),
         (["--records", "r", "--images", "i", "--output_dir", "o"], "--images has no effect"),
         (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
+        (["r", "--records", "s"], "r and --records s are given"),
+        (["--list", "--hours", "1"], "--hours has no effect with --list"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):

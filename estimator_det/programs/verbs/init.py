@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+from typing import Any, Dict
 
 from estimator_det.errors import RunError, UsageError
 from estimator_det.programs import console
@@ -15,9 +16,16 @@ from inputs.datasets.source import ConversionError
 
 SUMMARY = "Writes a configuration that trains well on your data"
 EXAMPLE = "--records records --hours 1 --output_dir project"
+# In the order of the command that a configuration repeats.
+_OPTIONS = (
+    "records", "from", "images", "annotations", "classes", "split", "model", "pretrained", "hours",
+    "num_train_steps", "output_dir",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    text = "the same as --records, or with --from as --images"
+    parser.add_argument("data", nargs="?", metavar="DATA", help=text)
     switches = {
         "--list": "print all models for --model",
         "--overwrite": f"replace an earlier {CONFIG_FILE}",
@@ -49,7 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    _name_data(options)
     if options.list:
+        values = {**_values(options), "overwrite": options.overwrite or None}
+        if others := [name for name, value in values.items() if value is not None]:
+            raise UsageError(f"--{others[0]} has no effect with --list; remove it")
         _print_list()
         return
     _check_usage(options)
@@ -79,6 +91,18 @@ def run(options: argparse.Namespace) -> None:
     console.print_line(f"configuration: {path}; train it by")
     console.print_line(f"  {command}")
     console.report_result({"configuration": path, "train": command, "findings": plan.findings})
+
+
+def _name_data(options: argparse.Namespace) -> None:
+    """Makes the argument DATA an option."""
+    data = vars(options).pop("data")
+    name = "records" if options.source_format is None else "images"
+    if data is not None and getattr(options, name) is not None:
+        raise UsageError(
+            f"{data} and --{name} {getattr(options, name)} are given: give one of them"
+        )
+    if data is not None:
+        setattr(options, name, data)
 
 
 def _check_usage(options: argparse.Namespace) -> None:
@@ -141,17 +165,19 @@ def _convert(options: argparse.Namespace) -> str:
 
 def _command(options: argparse.Namespace) -> str:
     """The command line as it was given."""
-    names = ("records", "from", "images", "annotations", "classes", "split", "model", "pretrained",
-             "hours", "num_train_steps", "output_dir")  # fmt: skip
-    # `from` is a word of Python, so the option has another name inside.
-    values = {**vars(options), "from": options.source_format}
     words = [
         word
-        for name in names
-        if values[name] is not None
-        for word in (f"--{name}", f"{values[name]:g}" if name == "hours" else str(values[name]))
+        for name, value in _values(options).items()
+        if value is not None
+        for word in (f"--{name}", f"{value:g}" if name == "hours" else str(value))
     ]
     return "estimator-det init " + " ".join(map(shlex.quote, words))
+
+
+def _values(options: argparse.Namespace) -> Dict[str, Any]:
+    # `from` is a word of Python, so the option has another name inside.
+    values = {**vars(options), "from": options.source_format}
+    return {name: values[name] for name in _OPTIONS}
 
 
 def _train_command(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 
 from estimator_det.errors import UsageError
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
 
     if options.list == (options.name is not None):
         raise UsageError("give the name of a model, or --list, which prints all names")
+    if options.cache_dir is not None and (options.list or os.path.isdir(options.name)):
+        raise UsageError("--cache_dir has an effect on names and archives only; remove it")
     if options.list:
         models = pretrained.zoo()
         names = max(len(model.name) for model in models)
