@@ -66,14 +66,17 @@ def examine(
 
 def check_metrics(subject: CheckedConfig) -> List[Problem]:
     """An error for the first metrics set that cannot be made for the classes of evaluations."""
-    config = without_files(subject.readable, subject.label_map)
+    config, label_map = subject.config, subject.label_map
+    # A label map that cannot be read, or is a placeholder, is an error of other checks.
+    if label_map is None and any(reader.label_map_path for reader in config.eval_input_reader):
+        config = without_files(config)
     problems: List[Problem] = []
     errors = [each.field for each in subject.problems if each.severity == "error"]
     chosen = ("eval_config.metrics_set[", "eval_config.parameterized_metric[")
     can_be_made = not any(field.startswith(chosen) for field in errors)
     if can_be_made and config.eval_input_reader and config.model.WhichOneof("model"):
         with _errors_among(problems):
-            make_metrics(config.eval_config, evaluated_categories(config, subject.label_map))
+            make_metrics(config.eval_config, evaluated_categories(config, label_map))
     return problems
 
 
@@ -100,12 +103,11 @@ def without_files(
 ) -> Any:
     """A copy that names no checkpoint and no label map.
 
-    Without the `label_map` that it named, its evaluation leaves out what needs one: a label map
-    that cannot be read is an error of other checks.
+    Without a `label_map` its evaluation leaves out what needs one, which `check_metrics` reports.
     """
     config = copy.deepcopy(pipeline_config)
     config.train_config.ClearField("fine_tune_checkpoint")
-    if label_map is None and any(reader.label_map_path for reader in config.eval_input_reader):
+    if label_map is None:
         names = config.eval_config.metrics_set
         known = [n for n in names if n not in METRICS or not METRICS.get(n).needs_label_map]
         config.eval_config.metrics_set[:] = known
