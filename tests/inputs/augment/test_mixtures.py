@@ -13,9 +13,9 @@ from inputs.augment import AUGMENTATIONS
 from inputs.augment.copy_paste import paste
 from inputs.augment.mixup import blend, random_share
 from inputs.augment.mosaic import arrange
-from inputs.augment.placing import Placement, fit, mask_boxes, place
+from inputs.augment.placing import fit, mask_boxes
 from inputs.sample import Sample
-from tests.inputs.augment.helpers import config_of, sample_of, small_sample
+from tests.inputs.augment.helpers import config_of, sample_of
 
 
 def plain(value: int, height: int, width: int, boxes: Any = ((0, 0, 1, 1),)) -> Sample:
@@ -59,31 +59,6 @@ def mixture(text: str, samples: Sequence[Sample], seed: int = 1) -> Sample:
 def test_the_part_of_an_image_that_fits(size, area, scale, where, expected):
     found = fit(tf.constant(size), tf.constant(area), tf.constant(scale), where)
     np.testing.assert_array_equal(found[:3], expected)
-
-
-def test_place_cuts_scales_and_moves():
-    """The right half of 2 x 4 pixels, doubled, at row 1 and column 2 of 6 x 7."""
-    placement = Placement(*(tf.constant(pair) for pair in ((0, 2), (2, 2), (4, 4), (6, 7))))
-    sample, offset = small_sample(np.float32), tf.constant((1, 2))
-    placed = place(sample, placement, offset, 0.0)
-    # The box 0.2 … 2.4 from the left of 4 pixels: 0.4 of 2.2 pixels are seen.
-    expected = np.array([[0.1 * 4 + 1, 2, 0.5 * 4 + 1, 0.4 * 2 + 2]]) / [6, 7, 6, 7]
-    np.testing.assert_allclose(placed.boxes, expected, rtol=1e-5)
-    np.testing.assert_allclose(placed.area, [8 * 0.25 * 4], rtol=1e-5)
-    points = np.array([[np.nan] * 2, [(0.5 * 4 + 1) / 6, (0.4 * 2 + 2) / 7]])
-    np.testing.assert_allclose(placed.keypoints, [points], rtol=1e-5)
-    np.testing.assert_array_equal(placed.keypoint_visibilities, [[False, False]])
-    masks = np.zeros((1, 6, 7))
-    masks[0, 1:5, 2:6] = np.repeat(np.repeat([[2, 3], [6, 7]], 2, 0), 2, 1)
-    np.testing.assert_array_equal(placed.masks, masks)
-    image = np.array(placed.image)
-    assert image.shape == (6, 7, 3) and image.dtype == np.float32
-    np.testing.assert_array_equal(image[1, 2], sample.image[0, 2])
-    assert not image[0].any() and not image[:, :2].any() and not image[5].any()
-    # A quarter of the box is seen: a larger threshold drops it with all its fields.
-    gone = place(sample, placement, offset, 0.26)
-    assert gone.boxes.shape == (0, 4) and gone.masks.shape == (0, 6, 7)
-    assert gone.weights.shape == (0,) and gone.keypoints.shape == (0, 2, 2)
 
 
 def test_mask_boxes():

@@ -36,13 +36,6 @@ def test_known_names_and_none_pass(tmp_path, caplog):
     assert not [record for record in caplog.records if record.name == "inputs.checks.first_records"]
 
 
-def test_some_unknown_names_are_a_warning(tmp_path, caplog):
-    check_class_names(reading(tmp_path, ["cat", "horse"], ".gz", "GZIP"))
-    assert "of 6 boxes" in caplog.text and "'horse' (3)" in caplog.text
-    with pytest.raises(ValueError, match=r"'Dog' \(3\).*did you mean 'dog'.*label_map_path"):
-        check_class_names(reading(tmp_path, ["Dog", "Dogs"]))
-
-
 @pytest.mark.parametrize("num_files", [1, 2, 100])
 def test_records_sorted_by_class_are_a_warning(tmp_path, caplog, num_files):
     (tmp_path / "map.pbtxt").write_text(LABEL_MAP)

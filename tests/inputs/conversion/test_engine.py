@@ -235,18 +235,6 @@ def test_a_split_by_ratio_keeps_copies_together(tmp_path):
     assert conversion.tally["faults"]["duplicate_image kept"]["count"] == 20
 
 
-def test_copies_are_found_by_content(tmp_path):
-    sample = many(tmp_path, 5, copies=2)
-    samples.convert(sample, tmp_path / "keep", image=HEADER)
-    assert len(samples.records(tmp_path / "keep")) == 5
-    (first, _) = samples.faults(tmp_path / "keep")
-    assert "'003.png' has the content of '000.png'" in first["message"] and first["line"] == 5
-    samples.convert(sample, tmp_path / "skip", image=HEADER, duplicates="skip")
-    assert list(samples.records(tmp_path / "skip")) == ["000", "001", "002"]
-    with pytest.raises(ConversionError, match=r"duplicate_image: .*'003.png'"):
-        samples.convert(sample, tmp_path / "stop", image=HEADER, duplicates="stop")
-
-
 def test_a_split_by_lists(tmp_path):
     sample = many(tmp_path, 6)
     (tmp_path / "train.txt").write_text("000.png\n001\n002  1\n")  # the last as in PASCAL VOC

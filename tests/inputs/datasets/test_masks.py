@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from estimator_det.files import run_lengths
 from inputs.datasets import masks
 
 
@@ -15,15 +14,6 @@ def test_a_rectangle_as_polygon_fills_its_pixels():
     np.testing.assert_array_equal(mask, expected)
     assert masks.extent(mask) == [1, 2, 4, 6]
     assert masks.polygon_extent([[2, 1, 6, 1, 6, 4, 2, 4]]) == [1, 2, 4, 6]
-
-
-def test_run_lengths_both_ways():
-    # Column by column: the second row of two columns.
-    mask = np.array([[0, 0], [1, 1], [0, 0]], bool)
-    given = {"size": [3, 2], "counts": [1, 1, 2, 1, 1]}
-    np.testing.assert_array_equal(masks.from_run_lengths(given, (3, 2)), mask)
-    np.testing.assert_array_equal(masks.from_run_lengths(masks.to_run_lengths(mask), (3, 2)), mask)
-    assert run_lengths.parse(masks.to_run_lengths(~mask)["counts"], (3, 2)) == [0, 1, 1, 2, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from typing import Any, List
 import pytest
 
 from estimator_det.errors import UsageError
-from estimator_det.protos import input_reader_pb2
 from inputs.records import stream as records
 from inputs.records.cursor import CursorState
-from tests.faults import faults
 from tests.inputs.examples import reader, write
 from tests.inputs.reading import no_rest
 
@@ -117,13 +115,3 @@ def test_weights_choose_the_stream(tmp_path):
     dataset = stream(options, shuffle=False, seed=5).take(400)
     share = sum(name.startswith("0") for name in names(dataset)) / 400
     assert 0.67 < share < 0.83
-
-
-def test_errors(tmp_path):
-    shards(tmp_path, files=1)
-    for text, message in (
-        ("tf_record_input_reader {}", "no input path is given"),
-        ("external_input_reader {}", "readers of other formats are not supported"),
-        ("sample_from_datasets_weights: [1, 2]", "2 weights for 0 input paths"),
-    ):
-        assert message in faults(input_reader_pb2.InputReader(), text)

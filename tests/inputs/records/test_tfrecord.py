@@ -62,16 +62,6 @@ def test_a_sample_is_from_all_of_a_file(tmp_path, places, numbers):
     assert first == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("position", [0, 7, 9, 100])  # in the length, its checksum, the data
-def test_goes_on_after_damage(tmp_path, position):
-    frames = frames_of(DATA)
-    frames[2] = changed(frames[2], position)
-    (tmp_path / "r").write_bytes(b"".join(frames))
-    # First byte and length of the frame, or length and first byte of the data.
-    numbers = (36, 15016) if position < 12 else (15000, 48)
-    assert found(tmp_path / "r") == [*DATA[:2], ("damaged_record", *numbers), *DATA[3:]]
-
-
 def test_searches_across_chunks(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "CHUNK", 64)
     frames = frames_of(DATA)
