@@ -6,18 +6,6 @@ from estimator_det.compat import tf
 from estimator_det.errors import UsageError
 from inputs import label_map as label_map_module
 from inputs.label_map import parse_label_map, read_label_map
-from tests.inputs.examples import LABEL_MAP
-
-
-def test_names_ids_and_categories():
-    label_map = parse_label_map(LABEL_MAP)
-    assert label_map.names == {1: "cat", 2: "dog", 4: "owl"}
-    assert label_map.ids == {"/m/cat": 1, "cat": 1, "dog": 2, "owl": 4}
-    points = [{"id": 0, "name": "nose"}, {"id": 1, "name": "tail"}]
-    assert label_map.categories()[0] == {"id": 1, "name": "cat", "keypoints": points}
-    assert label_map.categories()[1] == {"id": 2, "name": "dog"}
-    assert label_map.max_id == 4
-    assert label_map.keypoint_ids == {"nose": 0, "tail": 1}
 
 
 def test_details_of_classes():
