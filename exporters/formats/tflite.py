@@ -427,7 +427,7 @@ def convert(
     has_ranges = any(node.op == "FakeQuantWithMinMaxVars" for node in graph.graph_def.node)
     if has_ranges:
         # The kernels of int8 need weights whose range is symmetric, and those of training are not.
-        converter.inference_type = converter.inference_input_type = tf.uint8
+        converter.inference_input_type = tf.uint8
         converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
     elif quantize is not None:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
