@@ -91,8 +91,10 @@ class LoopStep:
         strategy = self._strategy
 
         @tf.function(autograph=False, input_signature=[batch_spec])
-        def forward(batch: Any) -> Any:
-            return strategy.run(self._replica.build, _used(batch))
+        def forward(batch: Any) -> None:
+            # TensorFlow traces again what has created variables, and this is never called.
+            if not self._replica.variables:
+                strategy.run(self._replica.build, _used(batch))
 
         with strategy.scope():
             forward.get_concrete_function()

@@ -108,13 +108,12 @@ class Replica(tf.Module):
             types=self._types,
         )
 
-    def build(self, features: Tensors, labels: Tensors) -> tf.Tensor:
+    def build(self, features: Tensors, labels: Tensors) -> None:
         """Creates the variables of the network; to be traced in every replica before `compute`."""
         forward = self._forward(*self._part((features, labels), tf.constant(0)))
         self._groups = [names for names, _ in _groups(forward)]
         self._names = [name for name in forward.losses if name != step.TOTAL_LOSS]
         self._counts = list(forward.counts)
-        return forward.losses[step.TOTAL_LOSS]
 
     def choose_variables(self) -> None:
         """Sets `trained`, once the network is built."""
