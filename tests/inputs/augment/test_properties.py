@@ -10,7 +10,7 @@ import pytest
 
 from estimator_det.compat import tf
 from estimator_det.config import rules
-from estimator_det.protos import pipeline_pb2, preprocessor_pb2
+from estimator_det.protos import pipeline_pb2
 from inputs.augment import AUGMENTATIONS, make_steps
 from inputs.augment.base import STEPS
 from inputs.sample import PER_BOX_FIELDS, Sample
@@ -184,8 +184,3 @@ COLOR_STEPS = {
     "random_adjust_saturation", "random_distort_color", "random_jpeg_quality",
     "random_rgb_to_gray",
 }  # fmt: skip
-
-
-def test_every_step_of_the_schema_is_registered():
-    fields = preprocessor_pb2.PreprocessingStep.DESCRIPTOR.fields_by_name
-    assert {*AUGMENTATIONS, "custom"} == set(fields)

@@ -81,12 +81,6 @@ def test_a_file_that_ends_too_early(tmp_path, missing):
     assert damage == ("damaged_record", len(content) - 20, 20 - missing)
 
 
-def test_a_compressed_file_that_ends_too_early(tmp_path):
-    content = gzipped(b"".join(frames_of([bytes(range(256)) * 40, b"last"])))
-    (tmp_path / "r.gz").write_bytes(content[: len(content) - 12])
-    assert found(tmp_path / "r.gz")[-1][0] == "lost_records"
-
-
 def test_damage_inside_a_compressed_file(tmp_path):
     frames = frames_of(DATA)
     frames[1] = changed(frames[1], 13)

@@ -8,10 +8,9 @@ import pytest
 from google.protobuf import text_format
 
 from estimator_det.compat import tf, tf1
-from estimator_det.protos import optimizer_pb2, train_pb2
+from estimator_det.protos import optimizer_pb2
 from model_fn.training import optimizers, schedules
 from tests.conftest import golden_component
-from tests.faults import faults
 
 SETTINGS, ARRAYS = golden_component("learning_rates")
 
@@ -158,7 +157,3 @@ def test_moving_averages_follow_the_step_and_frozen_variables_have_one_too():
         assert session.run([weight, step]) == [4.0, 1]
         expected = {AVERAGE: 7.0, "frozen/ExponentialMovingAverage": 5.0}
         assert session.run(averages) == expected
-
-
-def test_optimizer_must_be_set():
-    assert "at.optimizer: no optimizer is chosen" in faults(train_pb2.TrainConfig())
