@@ -309,7 +309,7 @@ def _read_state(path: str) -> Tuple[List[str], Optional[str]]:
     model_dir = os.path.dirname(path)
     if not tf.io.gfile.exists(path):
         return [], "is missing" if _files_by_checkpoint(model_dir) else None
-    # TensorFlow treats a file that it cannot read like one that is missing.
+    # TensorFlow takes an unreadable file for a missing one, so this read reports the error.
     _retried(tf.io.gfile.GFile(path, "rb").read, path)
     try:
         state = tf1.train.get_checkpoint_state(model_dir)

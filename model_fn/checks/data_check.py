@@ -118,7 +118,7 @@ def _plans(
         if labels is None:
             remedy = "set it, so that classes have names and are checked"
             problems.append(warning(f"{field}.label_map_path", "there is no label map", remedy))
-        # Without a map, or with one that cannot be read, the records are read by their ids.
+        # Without a readable label map, records are read by their class ids.
         policy = _policy(field, reader, config, num_classes, entry.label_map)
         try:
             plans.append(scan.plan(field, policy, max_records))

@@ -27,8 +27,9 @@ WRONG_CLASS = "wrong class"
 SHIFTED = "shifted box"
 KINDS = (MISSING, EXTRA, WRONG_CLASS, SHIFTED)
 
-# `box` and `name` are those of the label, `detection` and `detected` those of the detection; a
-# missing label has the number -1, an extra label the best score of a detection near it.
+# `box` and `name` describe the label: its box and class. `detection` and `detected` are the box and
+# class of the detection. A missing label has the number -1; `score` of an extra label is the best
+# score of a detection near it.
 _CASE = np.dtype(
     [
         ("kind", np.int8), ("strength", np.float32), ("image", np.int64), ("label", np.int32),

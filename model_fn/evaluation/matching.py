@@ -70,7 +70,7 @@ class Matches:
         return ClassMatches(scores, correct, int(self.num_boxes.sum()))
 
     def every_second_image(self, start: int) -> Matches:
-        """The detections of half of the images; `num_boxes` stays that of all."""
+        """The detections of every second image; `num_boxes` still counts all images."""
         half = Matches(self.class_ids, self.class_names)
         half.num_boxes = self.num_boxes.copy()
         half._images = self._images[start::2]

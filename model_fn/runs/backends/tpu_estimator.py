@@ -55,7 +55,7 @@ def make_estimator(
             log_step_count_steps=tpu.iterations_per_loop * runs,
             tpu_config=tpu_estimator.TPUConfig(
                 iterations_per_loop=tpu.iterations_per_loop,
-                # Estimators handle a single shard as one that is not replicated at all.
+                # Estimators do not replicate a single shard.
                 num_shards=tpu.num_shards if tpu.num_shards > 1 else None,
                 per_host_input_for_training=tpu_estimator.InputPipelineConfig.PER_HOST_V2,
             ),
