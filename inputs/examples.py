@@ -53,7 +53,7 @@ class Element(NamedTuple):
     """A sample on its way to a batch."""
 
     number: tf.Tensor  # int64; the number of its record in the data, which seeds its augmentation
-    record_ids: tf.Tensor  # int64 [k], its record and the partners; -1 for one that is not used
+    record_ids: tf.Tensor  # int64 [k], its record and the partners; -1: partner not used
     stream_index: tf.Tensor  # int64, of its record
     sample: Sample
     originals: Features

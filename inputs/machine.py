@@ -19,7 +19,7 @@ from estimator_det.errors import RunError
 # Flags of processors that compute bfloat16 in hardware; others are slower in it than in float32.
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
-# A container has its limits there, those of version 1 of cgroups in folders.
+# Limits of a container; version 1 of cgroups has a folder for each resource.
 _LIMITS = pathlib.Path("/sys/fs/cgroup")
 _ARENA_MAX = -8  # a constant in <malloc.h>
 _ARENAS = 2
