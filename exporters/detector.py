@@ -103,7 +103,7 @@ class Detections:
         )
 
     def above(self, min_score: Union[float, ClassThresholds]) -> Detections:
-        """The detections whose score is not below a minimum, or not below that of their class."""
+        """The detections whose score reaches the minimum, or the threshold of their class."""
         if isinstance(min_score, ClassThresholds):
             return self.select(self.scores >= min_score.of(self.classes))
         return self.select(self.scores >= min_score)
@@ -319,7 +319,7 @@ class Detector:
         return {ids[name] for name in names}
 
     def best_thresholds(self) -> ClassThresholds:
-        """The thresholds of the best F1; classes without one get that of all classes together."""
+        """Thresholds of the best F1; a class without its own gets the one for all classes."""
         path = self.model.thresholds_file
         if not tf.io.gfile.exists(path):
             raise RunError(

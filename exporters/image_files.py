@@ -40,7 +40,7 @@ class ImageFile(NamedTuple):
     pixels: np.ndarray  # uint8 [h, w, 3] RGB
     height: int  # size of the whole image
     width: int
-    reduced_by: int  # the file's height and width are these times those of `pixels`, rounded up
+    reduced_by: int  # factor by which `pixels` is reduced; its sides are rounded up
     orientation: int = UPRIGHT  # by EXIF, in the file; `pixels`, height and width are upright
 
 

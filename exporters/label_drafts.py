@@ -156,7 +156,7 @@ def _element(parent: ElementTree.Element, name: str, value: Any) -> None:
 class Yolo(AnnotationWriter):
     """A text file for each image with a line for each box, and the names in `data.yaml`.
 
-    Models with keypoints have those of each box in its line: x, y and visibility.
+    If the model has keypoints, the line of a box continues with x, y and visibility of each.
     """
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:

@@ -66,7 +66,7 @@ class LoadedModel(abc.ABC):
 
     Attributes:
         path: The file or folder of the model.
-        class_names: Id -> name of its label map; empty without one. By default that of its export.
+        class_names: Id -> name, by default from the label map of its export; empty without one.
         batch_size: The only number of images that `run` takes; None for any.
         image_size: The only height and width that `run` takes; None for any.
         turn: Held during `run`: the lock of a model that runs in one thread at a time.

@@ -69,8 +69,7 @@ class ExportOptions:
     input_shape: Optional[Sequence[Optional[int]]] = None
     # For models that attend to context features; None for others.
     side_inputs: Optional[Sequence[signatures.SideInput]] = None
-    # Label map that becomes an asset; default: the one that the configuration names, if it
-    # exists.
+    # Label map that becomes an asset; default: the configuration's label map, if the file exists.
     label_map_path: Optional[str] = None
     thresholds: Optional[str] = None  # path; default: of the checkpoint's evaluation, if any
     # ALL outputs, or DETECTIONS with their class names only, in SavedModel and frozen graph.
@@ -191,7 +190,7 @@ def restored_network(
     """Context manager: builds and restores the network from which all formats are written.
 
     Writes checkpoint, `pipeline.config` and the graph as text, if wanted, to a folder, which is
-    made if the model is accepted. Errors are those of `export_formats`.
+    made if the model is accepted. Raises the errors of `export_formats`.
     """
     require_v2_behavior()
     checkpoint = find_checkpoint(checkpoint_prefix)

@@ -77,8 +77,8 @@ def parse_sizes(text: str, name: str) -> List[Optional[int]]:
 def additional_outputs(names: Sequence[str]) -> Dict[str, tf.Tensor]:
     """Tensors of the current graph by name; `":0"` may be left out, and is not part of the key.
 
-    The graph is that of the first input type alone: what depends on the placeholder of another one
-    has no value in its signature.
+    Call it while the graph has the first input type only: a tensor that depends on the placeholder
+    of another type has no value in this signature.
     """
     graph, tensors = tf1.get_default_graph(), {}
     for name in names:

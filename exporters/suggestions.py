@@ -81,7 +81,7 @@ def worth(
     thresholds: ClassThresholds,
     weights: Mapping[int, float],
 ) -> Worth:
-    """The worth of a picture, from its detections and those of its mirror image.
+    """The worth of a picture, from detections in it and in its mirror image.
 
     Args:
         mirrored: Boxes are in the mirror image.

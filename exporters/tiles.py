@@ -20,7 +20,7 @@ BATCH_SIZE = 8  # tiles that run together
 # Detections of an image that are merged; time and memory grow with the square of their number.
 MOST_DETECTIONS = 2000
 SAME_OBJECT_IOU = 0.5  # two detections of a class that overlap this much are of one object
-# A detection that its tile cuts off is a part of another one that covers this share of it.
+# A detection that its tile cuts off is dropped if a kept box of its class covers this share of it.
 COVERED_SHARE = 0.7
 _BORDER = 2.0  # pixels; a box that ends this near to a side of its tile is cut off there
 

@@ -108,7 +108,7 @@ def _annotate(detector: Detector, source: Any, clip: str, lines_file: str, passe
 
 def _add_stream(target: Any, video: Any, height: int, width: int) -> Any:
     """A stream of a clip, of the size of the first frame, with the rate and times of the video."""
-    # A stream without a rate, as of some webcams, is written at that of European television.
+    # Streams of some webcams have no rate: 25 frames per second, as in European television.
     stream = target.add_stream(_CODEC, rate=video.average_rate or 25)
     stream.height, stream.width = height, width
     stream.pix_fmt = "yuv420p"

@@ -29,7 +29,7 @@ class BenchmarkOptions:
     """Measurements of a benchmark, and their length."""
 
     records: Sequence[str]  # TFRecord files or patterns
-    label_map: Optional[str] = None  # path; None for that of the export
+    label_map: Optional[str] = None  # path; None: label map of the export
     batch_sizes: Tuple[int, ...] = (1, 8)  # each is measured for every model that takes it
     seconds: float = 5.0
     num_records: Optional[int] = None

@@ -57,7 +57,7 @@ def resolve_formats(names: Sequence[str]) -> List[ExportFormat]:
 
 
 def exported_models(path: str) -> List[FoundModel]:
-    """The models in the folder of an export, or the one that a file or folder is.
+    """The models in the folder of an export, or the single model at the path.
 
     The SavedModel is the first, the others are in the order of their formats' names. Each is
     recognized by its content, not by its name.

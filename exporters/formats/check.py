@@ -91,7 +91,7 @@ def compare(
             parts.append(_difference(score_differences, box_differences))
             if _keeps_scores(model_config.ssd):
                 parts.append(_of_suppression(wanted, actual, model_config.ssd.num_classes))
-    # np.max, since that of Python depends on the order if one is NaN.
+    # np.max, since Python's max depends on the order if a number is NaN.
     scores, boxes, _, *usual = (float(np.max(column)) for column in zip(*parts))
     return ModelDifference(scores, boxes, sum(each.rows for each in parts), *usual)
 

@@ -73,8 +73,8 @@ class GraphFormat(ExportFormat):
     # the path of the model. Its source runs in the interpreter of converters, so that it imports
     # all that it uses.
     convert: Callable[[str, str, List[str], str], None]
-    # Runs `convert` in this process if this is the interpreter of converters: one that imports
-    # TensorFlow would spend most of its time on that.
+    # Runs `convert` in this process if this is the interpreter of converters: in a new process the
+    # import of TensorFlow would take most of the time.
     uses_tensorflow = False
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
@@ -109,7 +109,7 @@ class GraphFormat(ExportFormat):
 
 
 def converter_interpreter(interpreter: Optional[str]) -> str:
-    """The interpreter for converters: the given one, that of CONVERTERS_VARIABLE, or this one.
+    """The interpreter for converters: the argument, else CONVERTERS_VARIABLE, else this one.
 
     The variable may also name the folder of a virtual environment.
     """

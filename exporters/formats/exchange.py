@@ -1,6 +1,6 @@
 """Exchanges the export in a folder for a new one.
 
-The new export is written to UNFINISHED, a folder inside that of the export. One rename makes it
+The new export is written to UNFINISHED, a folder inside the export's folder. One rename makes it
 FINISHED: from then on `current` names it, whole, until its files are also at their places and
 FINISHED is renamed and removed. So a process that is killed at any time leaves the earlier export
 or the new one for all that reads through `current`; the next export in the folder completes what
@@ -90,7 +90,7 @@ def exchange(folder: str, output_dir: str, names: Sequence[str]) -> None:
 
 
 def move(folder: str, output_dir: str, names: Sequence[str]) -> None:
-    """Moves files and folders, which replace those of the same names."""
+    """Moves files and folders; they replace what has their names in the target."""
     for name in names:
         source, target = os.path.join(folder, name), os.path.join(output_dir, name)
         _remove(output_dir, [name])

@@ -83,10 +83,10 @@ def export_saved_model(
 ) -> ExportedModel:
     """Writes `saved_model/`, the frozen graph, a checkpoint and `pipeline.config` to a folder.
 
-    The models are not compared with the checkpoint; arguments and errors as of `export_formats`.
+    The models are not compared with the checkpoint. Other arguments and errors: `export_formats`.
 
     Args:
-        **fields: Fields of `ExportOptions` that replace those of `options`.
+        **fields: Fields of `ExportOptions`; they replace fields of `options`.
     """
     require(pipeline_config, "model", "graph_rewriter")
     return export_formats(

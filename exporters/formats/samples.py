@@ -24,9 +24,8 @@ def sample_images(
     """Up to `most` images, each uint8 [h, w, 3] RGB.
 
     Args:
-        paths: Image files and folders; if empty, the images are those of the first reader of the
-            configuration that has records, those of evaluation first.
-        most: Not all are read.
+        paths: Image files and folders. If empty, the configuration's first reader with records
+            provides the images; readers of evaluation come first.
     """
     if paths:
         return [read_image(path).pixels for path in list_images(paths)[:most]]

@@ -1,7 +1,7 @@
 """TensorFlow.js graph models: `model.json` and shards of weights.
 
-TensorFlow.js runs in browsers. `load` runs the written graph and weights in TensorFlow, with the
-operations that the converter fused as the ones that they were made of.
+TensorFlow.js runs in browsers. `load` splits the converter's fused operations into their parts, and
+runs the written graph and weights in TensorFlow.
 
 Models before 2019 have a graph without contents of constants, `tensorflowjs_model.pb`, and beside
 it `weights_manifest.json`, which names the shards.
@@ -46,7 +46,7 @@ _TYPES = {"float32": "<f4", "float16": "<f2", "int32": "<i4", "uint8": "u1", "ui
           "bool": "?", "int8": "i1", "int16": "<i2"}  # fmt: skip
 _DAMAGE = (KeyError, TypeError, AttributeError, ValueError, OverflowError)
 _DEFAULT_EPSILON = 1e-3  # epsilon of batch norm in TensorFlow.js
-# Operations of the converter: the one that each begins with.
+# Fused operation of the converter -> its first part.
 _FUSED = {
     "_FusedConv2D": "Conv2D",
     "FusedDepthwiseConv2dNative": "DepthwiseConv2dNative",

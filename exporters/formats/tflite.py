@@ -179,8 +179,8 @@ def value_of(interpreter: Any, index: int) -> np.ndarray:
 class TfliteDetector(LoadedModel):
     """A TFLite model that ends in POSTPROCESS, of this trainer or another, or in DETECTIONS.
 
-    Images are resized with TensorFlow 1's bilinear rule. Normalization and class names are those of
-    the metadata; without, pixels become -1 to 1.
+    Images are resized with TensorFlow 1's bilinear rule. The metadata has normalization and
+    class names; without metadata, pixels become -1 to 1.
 
     Args:
         keeps_raw: `run` also returns raw predictions, at the cost of memory.
@@ -426,7 +426,7 @@ def convert(
     converter.allow_custom_ops = True  # custom operations, of which POSTPROCESS is the only one
     has_ranges = any(node.op == "FakeQuantWithMinMaxVars" for node in graph.graph_def.node)
     if has_ranges:
-        # The kernels of int8 need weights whose range is symmetric, and those of training are not.
+        # int8 kernels need symmetric ranges of weights, and training does not give such ranges.
         converter.inference_input_type = tf.uint8
         converter.quantized_input_stats = {INPUT: input_range(graph.normalization)}
     elif quantize is not None:

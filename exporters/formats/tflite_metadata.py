@@ -1,8 +1,8 @@
 """TFLite metadata: a label map, and how images are normalized, inside a model file.
 
-The format is that of https://ai.google.dev/edge/litert/models/metadata: a flatbuffer of the schema
+https://ai.google.dev/edge/litert/models/metadata describes the format: a flatbuffer of the schema
 `metadata_schema.fbs` in the model's metadata buffer, and files that are appended to the model as a
-zip archive. Field numbers and codes below are those of the schema.
+zip archive. Field numbers and codes below come from the schema.
 """
 
 from __future__ import annotations

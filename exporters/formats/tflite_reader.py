@@ -108,7 +108,7 @@ def _read_graph(model: Any, path: str) -> graphs.Graph:
     for number, each in enumerate(model.subgraphs[0].operators):
         kind = kinds[each.opcodeIndex]
         name = f"{kind} #{number}"
-        # An input of -1 is one that the operation does not have.
+        # -1 stands for an optional input that the operation lacks.
         inputs = [makers.get(index, names[index]) for index in each.inputs if index >= 0]
         if kind in _ORDERS:
             arrays[f"order of {kind}"] = _ORDERS[kind]

@@ -64,8 +64,8 @@ def find_order(
     """Compares the anchors of a file, [A, 4], with ours in both orders.
 
     Returns:
-        The order of the file, None if its anchors are those of neither order; and the greatest
-        difference from ours in the nearer order, of an image's side.
+        The order of the file, None if its anchors fit neither order; and their greatest difference
+        from ours in the nearer order, as a share of an image's side.
     """
     if theirs.shape != ours.shape:
         return None, float("inf")

@@ -139,7 +139,7 @@ def _under_own_names(
 def _recompute_statistics(
     model: OwnModel, mapped: Mapped, num_neutral: int, images: Sequence[str]
 ) -> str:
-    """Replaces the statistics of folded batch norm by those of the images; returns a note."""
+    """Recomputes the statistics of folded batch norm from the images; returns a note."""
     missing = [row.variable for row in mapped.rows if row.variable not in mapped.values]
     if missing:
         raise UsageError(

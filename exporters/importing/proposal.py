@@ -25,7 +25,7 @@ _NEEDED = "give the configuration that the model was trained with, --pipeline_co
 def propose_config(published: Published) -> pipeline_pb2.TrainEvalPipelineConfig:
     """A `TrainEvalPipelineConfig` whose model has the shapes in the file.
 
-    Scales of anchors and thresholds are those of the published configurations.
+    Scales of anchors and thresholds come from the published configurations.
 
     Raises:
         UsageError: if the file is of no SSD with MobileNet v1 or v2, or has other anchors.

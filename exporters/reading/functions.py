@@ -1,8 +1,8 @@
 """Makes one flat graph of a SavedModel of TensorFlow 2, which keeps its network in functions.
 
 Messages are copied, and nothing is run. Operations keep the names that they have in their
-functions, which are those of the graph that was wrapped; where several functions have one name,
-it gets the names of the calls in front of it, as `call/name`.
+functions, which TensorFlow took from the wrapped graph. If several functions contain a name, the
+names of the calls come first: `call/name`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class InlinedGraph:
                 continue
             constants = (self._nodes[self._origin(each).key] for each in inputs[1:3])
             keys, slices = (each.attr["value"].tensor.string_val for each in constants)
-            # A slice is not the whole variable, which is then reported as one that is not restored.
+            # A slice is not the whole variable, which is then reported as not restored.
             if value.position < len(keys) and not any(slices):
                 name = self._origin(variable).key[1]
                 variable_keys[name] = str(keys[value.position], "utf-8", "replace")

@@ -23,7 +23,7 @@ class Named(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """Batch norm that is not folded; an array of None is one that the layer does not have."""
+    """Batch norm that is not folded; None if the layer lacks an array."""
 
     name: str  # name of the operation
     gamma: Optional[Named]
@@ -70,7 +70,7 @@ class Published(NamedTuple):
 
     arrays: Mapping[str, np.ndarray]  # constants and variables by name
     structure: Structure
-    has_names: bool  # whether names of operations are those of the variables' scopes
+    has_names: bool  # True if operations are named after the variables' scopes
     anchors: Optional[np.ndarray] = None  # float32 [A, 4], ymin, xmin, ymax, xmax
     label_map: Optional[Dict[int, str]] = None  # id -> name
     image_size: Optional[Tuple[int, int]] = None  # height and width that images are resized to
