@@ -36,9 +36,9 @@ IN_TRAINING = ("losses", "gradients", "train trace")
 
 def _parse(argv: Optional[List[str]]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.conformance", description=__doc__)
-    text = "folder of golden numbers; by default those of tests/golden/models, of both lines"
+    text = "folder of golden numbers; by default tests/golden/models, which has both lines"
     parser.add_argument("--golden", type=pathlib.Path, help=text)
-    text = f"folder of .config files; by default {goldens.PIPELINES} in that of the numbers"
+    text = f"folder of .config files; by default {goldens.PIPELINES} in the folder of numbers"
     parser.add_argument("--configs", type=pathlib.Path, help=text)
     parser.add_argument("--only", default="*", help="glob over the names, e.g. 'ssd_mobilenet_v1*'")
     parser.add_argument(

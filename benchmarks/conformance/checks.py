@@ -174,9 +174,7 @@ def _compare_anchors(check: Check, anchors: np.ndarray, sample: Any, count: int)
     check.equal(len(anchors), count, "number of anchors")
     if len(anchors) != count:
         return
-    scale = max(
-        1.0, np.max(sample["rows20"])
-    )  # the scale is that of pixels if anchors are not normalized
+    scale = max(1.0, np.max(sample["rows20"]))  # anchors are in pixels if not normalized
     check.close(anchors[:5], sample["first5"], ANCHORS, "first anchors", scale)
     check.close(anchors[-5:], sample["last5"], ANCHORS, "last anchors", scale)
     check.close(anchors[sample["idx20"]], sample["rows20"], ANCHORS, "anchors", scale)
@@ -412,8 +410,8 @@ def gradient_norms(total: tf.Tensor, name_of: Callable[[Any], str]) -> Dict[str,
 def _compare_training(checks: Dict[str, Check], runs: Sequence[Dict[str, Any]], case: Case) -> None:
     """Losses and sums of predictions, and norms of gradients.
 
-    A norm that on both sides is less than `NO_GRADIENT` of the global one is rounding altogether:
-    such as those of offsets that a batch norm cancels.
+    A norm that on both sides is less than `NO_GRADIENT` of the global norm is only rounding; a
+    batch norm, for example, cancels the offsets before it.
     """
     assert case.numeric is not None
     train = case.numeric["train"]

@@ -236,7 +236,7 @@ def one_hot_classes(model: Any) -> np.ndarray:
 
 
 def keypoints() -> np.ndarray:
-    """float32 [2, 3, 17, 2], those of the fixed groundtruth; NaN where there is none."""
+    """float32 [2, 3, 17, 2], the keypoints of the fixed groundtruth; NaN for absent ones."""
     places = np.arange(NUM_KEYPOINTS)
     shares = (np.stack([7 * places % 17, 5 * places % 17], axis=1) + 0.5) / 17
     boxes = BOXES.astype(np.float64)[:, :, np.newaxis]

@@ -49,12 +49,12 @@ def read(case: Case) -> Optional[Record]:
 
 
 def is_weight(scope: str) -> bool:
-    """Whether a scope is that of a kernel."""
+    """True if a scope holds the range of a kernel."""
     return scope.endswith("/weights_quant")
 
 
 def range_values(ranges: Ranges) -> Dict[str, float]:
-    """Values of range variables, and of those that training keeps beside them."""
+    """Values of range variables, and of the variables that training keeps beside them."""
     values: Dict[str, float] = {STEP_VARIABLE: 0}
     for scope, limits in ranges.items():
         for end, value in zip(("min", "max"), limits):

@@ -1,6 +1,6 @@
 """Training with simulated quantization, compared with the Object Detection API's rewriter.
 
-Numbers are those of one thread: batch norm sums 45000 values a channel, and with more threads in
+Training runs in one thread: batch norm sums 45000 values a channel, and more threads add them in
 another order, which moves first losses by 1e-5 and some gradients by half. Where batch norm
 updates its averages in place, tensors are rounded before their activation here, as the API
 does in training (and this product does not); everything else is the product's.

@@ -4,15 +4,18 @@ Batch norm over two images divides by very small numbers where a map has one or 
 simulated quantization moves values to another level: both multiply rounding a thousandfold, so
 that another processor or another TensorFlow computes other gradients from the same weights.
 
-A run of the exact weights that is within all tolerances holds. Otherwise the same is computed
-again from moved weights. A number whose runs agree is held to its tolerance. Of the others, all but
-`FEW` must not be outside of the runs by more than `OUTSIDE` times what these differ by. And half of
-the numbers of a kind must be as near to the mean of the runs as half of those of the farthest run
-are to the mean of the others, up to the factor `NEAR`, or within the tolerance.
+If a run of the exact weights is within all tolerances, it holds. Otherwise more runs start from
+moved weights. If the runs agree on a number, it must be within its tolerance. Two more rules hold
+for the numbers of a kind:
 
-The farthest counts, not the average one, because numbers of one run are not independent. Batch norm
-of a 1x1 map normalizes two values of a channel: where rounding leaves them nearly equal, it
-multiplies gradients by up to 30, and the gradients of all layers below share what that adds.
+1. Of the numbers that the runs do not agree on, at most the share `FEW` is outside the range of the
+   runs by more than `OUTSIDE` times its width.
+2. The median distance of recorded numbers to the mean of the runs is at most the tolerance, or
+   `NEAR` times the median distance of the farthest run to the mean of the other runs.
+
+The farthest run counts, not the average run, because numbers of one run are not independent. Batch
+norm of a 1x1 map normalizes two values of a channel: where rounding leaves them nearly equal, it
+multiplies gradients by up to 30, and the gradients of all layers below share the error.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def compare_repeated(
 ) -> Dict[str, Check]:
     """Checks of a run of the exact weights; with repeats, where that run does not hold.
 
-    `compare` fills the checks with comparisons of some runs, that of the exact weights first.
+    `compare` fills the checks from one or more runs; the first has the exact weights.
     """
     exact, *others = moved_values(value, REPEATS)
     runs = [run(exact)]
@@ -66,10 +69,10 @@ def compare_runs(
     kind: str,
     least_scale: float = 0.0,
 ) -> None:
-    """Compares recorded numbers of one kind with those of our runs; see the top of this file.
+    """Compares recorded numbers of one kind with our runs; see the top of this file.
 
-    The first run is that of the exact weights. The tolerance is relative to the largest value of
-    an array, or to `least_scale` if that is larger; recorded zeros are left out.
+    The first run has the exact weights. The tolerance is relative to the largest value of an
+    array, or to `least_scale` if that is larger; recorded zeros are left out.
     """
     names, ours, recorded = [], {}, {}
     for name, value in expected.items():

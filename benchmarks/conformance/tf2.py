@@ -1,7 +1,7 @@
-"""Golden numbers of the TF2 line, in the form of those of the TF1 line.
+"""Golden numbers of the TF2 line, in the same form as for the TF1 line.
 
-Variables have the keys of object-based checkpoints. Layout of the folder: see `goldens`, with
-`detinit_tf2.py` for the values; the images are those of the folder above.
+Variables have the keys of object-based checkpoints. `goldens` describes the layout of the folder;
+here, the values are in `detinit_tf2.py`, and the images in the folder above.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _renamed(predictions: Record) -> Record:
 
 
 def _with_rows(stats: Record) -> Record:
-    """Statistics of a map [B, h, w, C] as those of its pixels [B, h * w, C]."""
+    """Statistics of a map [B, h, w, C] with the shape of its pixels, [B, h * w, C]."""
     batch, *sides, columns = stats["shape"]
     return {**stats, "shape": [batch, math.prod(sides), columns]} if len(sides) == 2 else stats
 

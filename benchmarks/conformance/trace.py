@@ -63,12 +63,12 @@ def check_trace(case: Case, cells: Dict[str, Check]) -> None:
 def optimizer_steps(
     case: Case, config: pipeline_pb2.TrainEvalPipelineConfig, model_names: Set[str]
 ) -> Iterator[Tuple[Set[str], Callable[[int, goldens.SeededValue], Steps]]]:
-    """Context manager: names of all variables, and a function that takes steps from given weights.
+    """Context manager: names of all variables, and a function that trains from given weights.
 
-    The weights are those of the model; optimizer slots start as they are initialized.
+    The function loads variables of the model only; optimizer slots keep their initial values.
     """
     with tf.Graph().as_default():
-        # Without the files that it names.
+        # Golden configurations name files that do not exist.
         config.train_config.fine_tune_checkpoint = ""
         config.train_input_reader.label_map_path = ""
         tf1.train.get_or_create_global_step()

@@ -26,7 +26,7 @@ FEW = 0.1  # share of regions that may have no partner
 
 
 def is_two_stage(predictions: Any) -> bool:
-    """True if predictions are those of a two-stage detector."""
+    """True for predictions of a two-stage detector."""
     return hasattr(predictions, "rpn")
 
 
@@ -93,7 +93,7 @@ def compare_rows(
     arrays: Mapping[str, np.ndarray],
     tolerance: float,
 ) -> None:
-    """Boxes and classes of each recorded region against those of ours in the same place."""
+    """Compares boxes and classes of each recorded region with our region in the same place."""
     pairs = partners(check, ours, arrays)
     for key in ("refined_box_encodings", "class_predictions_with_background"):
         stats = recorded[key]

@@ -140,7 +140,7 @@ def latency(server: Server, arguments: argparse.Namespace) -> Figures:
 
 
 def memory(server: Server, arguments: argparse.Namespace) -> Figures:
-    """Growth of memory over requests; those of the first tenth fill caches."""
+    """Growth of memory over requests, after the first tenth of them has filled caches."""
     sizes = []
     for count in (arguments.requests // 10, arguments.requests - arguments.requests // 10):
 

@@ -91,7 +91,7 @@ def _measure_all(
 
 
 def _median(values: List[Any]) -> Any:
-    # Only numbers have one; tables of a part are those of the last turn.
+    # Only numbers have a median; of tables, the last turn counts.
     return statistics.median(values) if isinstance(values[0], (int, float)) else values[-1]
 
 
@@ -152,7 +152,7 @@ def _report(figures: Dict[str, Any], others: Optional[Dict[str, Any]] = None) ->
 
 
 def compare(argv: List[str], places: Sequence[Place], turns: int = TURNS) -> None:
-    """Prints the figures of the first place, with ratios to those of the second if there is one."""
+    """Prints the figures of the first place, with ratios to the second place if there is one."""
     figures, *others = _measure_all(_parse(argv), places, turns)
     print("\n".join(_report(figures, *others)))
     print(json.dumps(figures))

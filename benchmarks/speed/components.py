@@ -127,7 +127,7 @@ def _sample_values(height: int, width: int, *, masks: bool, scores: bool) -> Dic
 
 
 def _fastest(run: Callable[[], Any]) -> float:
-    """Least processor time of a call, after one that does not count, in seconds."""
+    """Least processor time of a call in seconds; the first call does not count."""
     return min(timeit.repeat(run, timer=time.process_time, number=1, repeat=1 + REPEATS)[1:])
 
 

@@ -306,7 +306,7 @@ def _train(arguments: argparse.Namespace, num_steps: int, *hooks: tf1.train.Sess
 
 
 def _checkpoint(arguments: argparse.Namespace) -> str:
-    """The checkpoint that the part `start` leaves, or else that of a training of one step."""
+    """The checkpoint of the part `start`; if there is none, trains one step."""
     folder = str(arguments.scratch / "model")
     if tf.train.latest_checkpoint(folder) is None:
         _train(arguments, 1)

@@ -21,7 +21,7 @@ from model_fn.runs import runner
 
 
 def make(folder: str, changes: str) -> None:
-    """Writes a small dataset and `pipeline.config`, that of the demo with `changes` merged in."""
+    """Writes a small dataset, and the demo's `pipeline.config` with `changes` merged in."""
     files = shapes.make_dataset(str(pathlib.Path(folder) / "data"), seed=0, size="tiny")
     pipeline.save_pipeline(pipeline.merge_text(demo.demo_config(files), changes), folder)
 
