@@ -194,7 +194,7 @@ def check_side_inputs(
                 f"--side_input_types: {side.name} is {side.dtype.name}; it must be "
                 f"{wanted.dtype.name}"
             )
-        # The number of context features may differ from the one that training pads to.
+        # The number of context features may differ from training, which pads to its own number.
         if len(side.shape) != len(wanted.shape) or side.shape[2:] != wanted.shape[2:]:
             raise UsageError(
                 f"--side_input_shapes: {side.name} is {_text(side.shape)}; it must be "
