@@ -20,7 +20,7 @@ def trained_steps(model_dir: Union[str, os.PathLike]) -> int:
 def save(
     folder: Union[str, os.PathLike], values: Dict[str, Any], step: Optional[int] = None
 ) -> str:
-    """Saves float32 variables by name as model.ckpt, or as that of a step; returns the prefix."""
+    """Saves float32 variables by name as model.ckpt or model.ckpt-STEP; returns the prefix."""
     with tf.Graph().as_default(), tf1.Session() as session:
         for name, value in values.items():
             tf1.get_variable(name, initializer=np.float32(value))

@@ -77,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Iterator[None]:
-    """With the variable NO_SKIPS, a test fails that is skipped for want of a package."""
+    """If the variable NO_SKIPS is set, a skipped test fails, as for lack of a package."""
     report = yield
     if report.skipped and "NO_SKIPS" in os.environ:
         report.outcome, report.longrepr = "failed", f"{report.longrepr[2]}, with NO_SKIPS"
@@ -85,7 +85,7 @@ def pytest_runtest_makereport() -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """The garbage collector passes over what is imported, and comes less often: 4% of the time."""
+    """Skips imported objects in garbage collections, which are also rarer: saves 4% of the time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
@@ -93,7 +93,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_sessions() -> Iterator[None]:
-    """Graphs are not optimized, but for tests that are marked so, and commands of their own."""
+    """Graphs are not optimized, except in tests marked `optimized` and in new processes."""
     with pytest.MonkeyPatch.context() as patch:
         quicken(patch)
         yield
@@ -101,7 +101,7 @@ def quick_sessions() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def optimized_graphs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Sessions, functions and input pipelines of a test marked `optimized` are those of users."""
+    """Restores TensorFlow's usual optimization for a test that is marked `optimized`."""
     if request.node.get_closest_marker("optimized") is None:
         yield
         return
@@ -114,10 +114,10 @@ def optimized_graphs(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def quicken(patch: pytest.MonkeyPatch) -> None:
-    """Nothing optimizes graphs, for most run once or twice: that takes less time than Grappler.
+    """Turns off graph optimization: most graphs run once or twice, in less time than Grappler.
 
-    Nor are input pipelines rewritten, and graphs are built faster. The error of an operation does
-    not name the line that built it: mark the test `optimized` to see it.
+    Input pipelines are not rewritten either, and graphs are built faster. The error of an operation
+    does not name the line that built it: mark the test `optimized` to see it.
     """
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     make, make_options = tf1.Session.__init__, tf.data.Options
@@ -142,7 +142,7 @@ def quicken(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def small_network() -> Iterator[None]:
-    """The network of every SSD is that of tests/small_extractor.py until the module ends."""
+    """Every SSD has the network of tests/small_extractor.py until the module ends."""
     from tests import small_extractor
 
     with pytest.MonkeyPatch.context() as patch:

@@ -16,12 +16,12 @@ EARLY = ("WARNING: All log messages before absl", "I0000 ")
 def run_python(
     *arguments: str, cwd: pathlib.Path = ROOT, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """How it ended and what it printed; options are those of `subprocess.run`."""
+    """Result and output of a new Python process; `options` go to `subprocess.run`."""
     return subprocess.run(
         [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, **options
     )
 
 
 def messages(done: subprocess.CompletedProcess[str]) -> List[str]:
-    """What it printed as errors, without what cannot be kept from that."""
+    """Lines on stderr without the lines that TensorFlow always prints."""
     return [line for line in done.stderr.splitlines() if not line.startswith(EARLY)]

@@ -103,7 +103,7 @@ def _lines(counts: Counter[Finding]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints findings that are not allowed, and allowed ones that are gone; 1 if there are any."""
+    """Prints findings that are not allowed, and entries without a finding; 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"write {ALLOWED.name}")
     now = list(_lines(all_findings()))

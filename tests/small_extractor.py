@@ -21,11 +21,11 @@ SCOPES = ("Second", "Third", "Fourth", "Fifth", "Sixth")
 
 
 class SmallExtractor:
-    """Feature maps at strides 4 and 8: those of `num_layers: 2` on images of 64 pixels.
+    """Feature maps at strides 4 and 8, for `num_layers: 2` and images of 64 pixels.
 
     Args:
-        num_maps: How many maps; the stride doubles from each to the next.
-        stride: That of the first one.
+        num_maps: Number of maps; the stride doubles from each to the next.
+        stride: Stride of the first map.
     """
 
     recipe = types.SimpleNamespace(quantizes=True, is_tf2_line=False)

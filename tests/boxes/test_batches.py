@@ -33,8 +33,8 @@ def _boxes(shape: Sequence[int], seed: int = 0) -> np.ndarray:
 def in_graph(function: Callable[..., Any], shapes: Sequence[Any], values: Sequence[Any]) -> Any:
     """Results of a function in a graph whose placeholders have these shapes, checked twice.
 
-    The values are those of eager mode, and every size that is known of the first input's batch is
-    known of each result.
+    The values must be the same in eager mode, and the batch size of each result must be as static
+    as the batch size of the first input.
     """
     with tf.Graph().as_default() as graph:
         inputs = [tf1.placeholder(value.dtype, shape) for value, shape in zip(values, shapes)]

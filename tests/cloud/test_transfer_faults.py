@@ -120,7 +120,7 @@ def test_timeouts_are_retried(emulator, tmp_path, monkeypatch, caplog, large):
 
 @pytest.mark.parametrize("faults", [[corrupt], [half, corrupt]])
 def test_corrupted_download_is_repeated_once(emulator, tmp_path, caplog, faults, small):
-    """Also one that was continued, which the library does not check."""
+    """Also a continued download, which the library does not check."""
     send(small)
     for fault in faults:
         emulator.fail("GET", "alt=media", fault)

@@ -20,7 +20,7 @@ def test_the_words_of_a_failed_graph():
 
 
 def test_the_words_of_a_failed_session():
-    """Its message has the source lines, and names the node, above those of the kernel."""
+    """Its message has the source lines and the node first, then the message of the kernel."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         size = tf.strings.to_number(tf.constant("ten"))
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:

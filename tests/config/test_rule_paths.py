@@ -27,7 +27,7 @@ ROOMS = (estimator_det, inputs, model_fn, exporters)
 
 
 def fields_found(config: Any) -> Set[str]:
-    """Fields of all problems of a configuration; each must be one that `--set` takes."""
+    """Fields of all problems of a configuration; `--set` must accept each."""
     found = {each.field for each in (*rules.check(config), *rules.check_tpu(config, TPU))}
     refused = [field for field in found if not is_taken(config, field)]
     assert config_check and not refused
@@ -97,7 +97,7 @@ REFUSED = re.compile(
     r"|.*second_stage_box_predictor.\w*convolutional_box_predictor"
 )
 
-# Assignments that break one rule or more, beside those of other tests.
+# Assignments that break one rule or more; other tests have more of them.
 WRONG = """
 model.ssd.matcher.argmax_matcher.unmatched_threshold=0.9
 POST.calibration_config={}

@@ -1,6 +1,6 @@
 """CenterNet with keypoints: losses and detections of small maps that are made by hand.
 
-Numbers of whole networks are those of `python -m benchmarks.conformance`.
+`python -m benchmarks.conformance` compares the numbers of whole networks.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def test_a_candidate_replaces_a_keypoint_only_if_it_is_near(candidate, score, ex
         ("min_distance", 5.2, 0.2),
         ("score_distance_ratio", 5.6, 0.9),  # .9 / 1.6 > .2 / 1.2
         ("score_scaled_distance_ratio", 5.6, 0.9),  # .9 / 1.4 > .2 / 1
-        # The deviation of a box of 8 x 8 pixels is 5/6, and that of its keypoint twice as much.
+        # The deviation of a box of 8 x 8 pixels is 5/6; the factor of its keypoint is 2.
         ("gaussian_weighted", 5.6, 0.9 * np.exp(-((0.6 / (5 / 3)) ** 2) / 2)),
     ],
 )

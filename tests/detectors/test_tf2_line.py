@@ -52,7 +52,7 @@ def test_keys_and_shapes(name):
         detector = make_detector(config.model, is_training=False)
         inputs, true_shapes = detector.preprocess(tf.zeros([1, 300, 300, 3]))
         predictions = detector.predict(inputs, true_shapes)
-        detector.postprocess(predictions, true_shapes)  # Masks are those of detections.
+        detector.postprocess(predictions, true_shapes)  # Builds the mask head.
         trainable = {each.op.name for each in tf1.trainable_variables()}
         variables = {each.op.name: each for each in tf1.global_variables()}
         paths = detector.object_paths([*variables])

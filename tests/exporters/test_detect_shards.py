@@ -101,7 +101,7 @@ def test_shards_have_the_detections_of_detect(runner, exported, photos, pictures
     assert "9 images, " in printed.out and "1 file skipped, not images by name" in printed.err
     assert f"3 images cannot be used: {output}/bad_images.jsonl" in printed.err
 
-    # A shard that is complete is not made again, and one that is not is.
+    # Only an incomplete shard is made again.
     times = [os.stat(shard).st_mtime_ns for shard in shards]
     shards[1].unlink()
     assert _detect(exported, output, f"{photos}/*", *command) == 1

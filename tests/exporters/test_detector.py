@@ -155,7 +155,7 @@ def test_a_selection_keeps_all_fields_together():
     assert Filter(0.8).apply(_detections()).names == ()
     assert Filter(0.5).apply(_detections()).names == ("dog", "cat")  # just the lowest score
     for least_dog, names in ((0.75, ("dog", "cat")), (0.76, ("cat",))):
-        thresholds = ClassThresholds(0.5, {2: least_dog})  # cats get that of all classes
+        thresholds = ClassThresholds(0.5, {2: least_dog})  # cats: as all classes
         assert Filter(thresholds).apply(_detections()).names == names
 
 
@@ -350,7 +350,7 @@ def test_thresholds_of_each_class(exported, pictures, tmp_path, capsys):
     arguments = ["detect", str(copy), "--output_dir", str(tmp_path / "o")]
     assert cli.main([*arguments, "--threshold", "auto", str(tmp_path / "a.png")]) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())
-    # Exactly those of the class down to its threshold; no other score reaches 2.
+    # Exactly the detections of the class down to its threshold; no other score reaches 2.
     assert [one["class_id"] for one in line["detections"]] == [chosen] * 3
     nothing = score_thresholds.write(
         str(tmp_path), 1, "0", ThresholdTable(ThresholdRow("all classes", 9, 0), ())

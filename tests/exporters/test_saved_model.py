@@ -197,7 +197,7 @@ def test_weights_that_no_file_can_contain_stay_variables(
         )
     assert "more weights than a graph file can contain" in caplog.text
     assert written.has_variables and written.frozen_graph is None
-    assert not (folder / "frozen_inference_graph.pb").exists()  # that of the earlier export
+    assert not (folder / "frozen_inference_graph.pb").exists()  # from the earlier export
     assert list((folder / "saved_model" / "variables").iterdir())
 
 

@@ -41,14 +41,14 @@ MESSAGES: Dict[str, Tuple[str, str, int]] = {
     "ssdlite_mobilenet_v2_coco": ("ssd_mobilenet_v2", "use_depthwise: true", 300),
     "ssdlite_mobilenet_v3_large_320x320_coco": ("ssd_mobilenet_v3_large", LITE, 320),
 }
-# Networks of the same kinds of layers as others, and those of
+# Networks with the same kinds of layers as others, here or in
 # tests/benchmarks/test_golden_graphs.py and tests/extractors/two_stage/test_golden.py.
 ALIKE = {
     "ssd_inception_v2_coco",
     "ssd_mobiledet_cpu",
     "ssd_mobiledet_edgetpu",
     "ssd_mobilenet_v1_ppn_shared_box_predictor_300x300_coco14_sync",
-    "ssd_mobilenet_v2_mnasfpn",  # its network is that of ssd_mobilenet_v2_coco
+    "ssd_mobilenet_v2_mnasfpn",  # has the network of ssd_mobilenet_v2_coco
     "ssd_resnet50_v1_fpn_shared_box_predictor_640x640_coco14_sync",
     "ssdlite_mobilenet_edgetpu_320x320_coco",
     "ssdlite_mobilenet_v2_coco",

@@ -6,7 +6,7 @@ import pytest
 
 FEW = {"records": 100, "images": 130, "label_maps": 130, "configurations": 10, "checkpoints": 100}
 
-# Each seed is printed before it is used, so that one that ends the process is named.
+# Each seed is printed before its use, so that the output names it if the process ends.
 PROGRAM = """
 import pathlib, resource
 from estimator_det.programs import console

@@ -117,7 +117,7 @@ def test_the_host_of_a_tpu_gives_the_same_batches(tmp_path):
 
 
 def test_waiting_records_are_not_missed(tmp_path):
-    """Samples wait for a batch of 60, and for partners; none must count as one that failed."""
+    """Samples wait for a batch of 60, and for partners; none must count as failed."""
     records = [example({**BOXES, **LABELS, "image/encoded": encoded(picture(4, 4))})] * 3
     text = "train_config { batch_size: 60 }" + mixing("mixup {}")
     config = reading([write(tmp_path / "r", records)], IN_ORDER + text)

@@ -23,8 +23,8 @@ import pytest
 from tests import small_extractor
 from tests.conftest import TESTS, quicken
 
-TIMEOUT = 240.0  # seconds, for a machine that does much else; below that of pytest
-# What forks would otherwise import each for itself.
+TIMEOUT = 240.0  # seconds; enough for a busy machine, and below pytest's timeout
+# Modules that each fork would otherwise import by itself.
 PRELOADED = (
     "estimator_det.programs.cli", "exporters.detect_files", "exporters.formats.export",
     "matplotlib.figure", "model_fn.checks.config_check", "model_fn.checks.data_check",

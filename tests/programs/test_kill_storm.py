@@ -65,7 +65,7 @@ def _wait_for(event: str, folder: pathlib.Path, run: Run) -> None:
 
 
 def _records_used(folder: pathlib.Path, step: int) -> int:
-    """Up to a step; none came twice or not at all where it is that of an undisturbed run."""
+    """Records read up to a step; as in an undisturbed run if none came twice or was missed."""
     position = positions.read(str(folder / positions.POSITION_FILE), step)
     return position.count
 

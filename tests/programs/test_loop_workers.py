@@ -37,7 +37,7 @@ def test_two_workers(fake_cluster, tmp_path, chief, evaluator):
     cluster.expect()
     assert trained_steps(str(folder)) == 12
     check_whole(folder)
-    # Reports are those of the chief alone.
+    # Only the chief reports.
     reported = json_lines.read(str(folder / PROGRESS_FILE), ("Loss/total_loss",))
     assert [line["step"] for line in reported] == list(range(1, 13))
     other = "worker-1" if chief == "worker" else "worker-0"

@@ -154,7 +154,7 @@ def test_help_as_a_module(monkeypatch, capsys):
 
 @pytest.fixture
 def log_levels(monkeypatch):
-    """Collects the level of the log; restores those of libraries."""
+    """Collects the level of the log; restores the levels of libraries."""
     levels = []
     loggers = [logging.getLogger(name) for name in ("tensorflow", "absl")]
     before = [logger.level for logger in loggers]

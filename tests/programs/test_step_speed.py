@@ -14,7 +14,7 @@ from inputs import machine
 from model_fn.runs import runner
 from tests.programs.forking import small_config
 
-# Losses and norms of gradients are those of float32 within what bfloat16 rounds.
+# Losses and norms of gradients differ from float32 by the rounding of bfloat16.
 FAST = Speed(seconds=0.1, batch_size=8, num_bytes=10**9, losses=[(2.0, 5.0), (1.0, 4.0)])
 CONVOLUTIONS = FAST._replace(
     seconds=0.08, precision="bfloat16_convolutions", losses=[(2.01, 5.3), (0.99, 4.4)]

@@ -25,7 +25,7 @@ RECORD = {
 
 
 def recorded_lines(section: str) -> Iterator[str]:
-    """Lines of a file on record; those of fields begin with their message."""
+    """Lines of a recorded file; a line of a field begins with the name of its message."""
     message = ""
     for line in filter(None, map(str.strip, section.splitlines())):
         if line.startswith("message "):

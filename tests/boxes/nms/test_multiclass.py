@@ -259,7 +259,7 @@ BY_HAND = {
         _boxes(*APART), FALLING, {},
         multiclass.NmsOptions(0.0, 0.5, 1, 3), [(0, 0), (4, 1)],
     ),
-    "the agnostic limit is that of the image": (
+    "class-agnostic: only the limit per image": (
         _boxes(*APART), FALLING, {},
         multiclass.NmsOptions(0.0, 0.5, 1, 3, class_agnostic=True), [(0, 0), (1, 0), (2, 0)],
     ),

@@ -169,7 +169,7 @@ def test_further_outputs():
     assert detections["cropped_rpn_box_features"].shape == (2, 5, 2, 2, 8)
     assert predictions["raw_boxes"].shape == (2, 12, 2, 4)
     assert predictions["raw_feature_map_indices"].tolist() == [[0] * 12] * 2
-    # The box of each region's best class is among those of all classes.
+    # The box of each region's best class is among the boxes of all classes.
     distance = np.abs(
         np.clip(predictions["raw_boxes"], 0, 1) - detections["raw_detection_boxes"][:, :, None]
     )

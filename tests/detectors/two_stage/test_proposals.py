@@ -118,7 +118,7 @@ def test_rpn_loss_by_hand():
     np.testing.assert_allclose(rpn_terms(), [1.625 / 2 / 2, LOG2], rtol=1e-6)
     weights = "first_stage_localization_loss_weight: 2 first_stage_objectness_loss_weight: 3"
     np.testing.assert_allclose(rpn_terms(weights), [1.625 / 2, 3 * LOG2], rtol=1e-6)
-    light = rpn_terms(weights=tf.constant([[0.5], [0.0]]))  # a box's weight is that of its place
+    light = rpn_terms(weights=tf.constant([[0.5], [0.0]]))  # one box per image
     np.testing.assert_allclose(light, [0.5 * 1.625 / 4, LOG2], rtol=1e-6)
     annotated = rpn_terms(is_annotated=tf.constant([True, False]))
     np.testing.assert_allclose(annotated, [1.625 / 4, LOG2 / 2], rtol=1e-6)

@@ -138,7 +138,7 @@ def test_an_absent_sample_image_is_reported_before_anything_is_written(trained, 
 
 
 def test_a_label_map_in_the_folder_of_the_export_stays(trained, photos, tmp_path, monkeypatch):
-    """The folder is that of an export without marker; and paths may be relative."""
+    """The folder has an export without marker, and its path is relative."""
     for name in (FROZEN_GRAPH_FILE, "pipeline.config"):
         (tmp_path / name).touch()
     names = tmp_path / "label_map.pbtxt"

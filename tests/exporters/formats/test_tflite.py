@@ -142,7 +142,7 @@ def test_class_names_and_normalization_of_a_loaded_model(float_model, tmp_path):
 def test_the_code_of_the_page_has_the_scores_of_detect(
     quantize, graph, tmp_path, monkeypatch, pictures
 ):
-    def representative():  # not all levels, so that the input's scale is not that of pixels
+    def representative():  # not all levels, so that quantized inputs are not the pixels
         for pixels in np.linspace(-0.5, 0.8, 64 * 96 * 3, dtype=np.float32).reshape(1, 64, 96, 3):
             yield [pixels[np.newaxis]]
 

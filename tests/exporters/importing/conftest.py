@@ -68,7 +68,7 @@ def head_scopes(own: OwnModel) -> List[str]:
 def folded(original: Original, scaled: str = "Second") -> Any:
     """The graph with batch norm in constants, as TensorFlow's graph optimizer leaves it.
 
-    The scale of layer `scaled` stays a multiplication, those of others are in the weights.
+    The scale of layer `scaled` stays a multiplication; other scales are in the weights.
     """
     graph_def = tf1.GraphDef()
     graph_def.CopyFrom(original.graph_def)

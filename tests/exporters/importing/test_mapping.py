@@ -37,7 +37,7 @@ def test_folded_batch_norm_is_rebuilt_where_it_is_folded(original, expected):
     assert (mapped.values[f"{first}/BatchNorm/gamma"] == 1).all()
     assert (mapped.values[f"{first}/BatchNorm/moving_mean"] == 0).all()
     np.testing.assert_allclose(mapped.values[f"{first}/BatchNorm/moving_variance"], 0.999)
-    # What the file keeps as a factor is gamma, and the weights are those of the file.
+    # A factor in the file becomes gamma, and the weights stay as in the file.
     assert (mapped.values[f"{second}/BatchNorm/gamma"] != 1).all()
     np.testing.assert_array_equal(
         mapped.values[f"{second}/weights"], original.arrays[f"{second}/weights"]

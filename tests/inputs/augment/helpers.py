@@ -109,7 +109,7 @@ def in_graph(
 ) -> Callable[[Sample, List[int]], Dict[str, Optional[np.ndarray]]]:
     """A function (sample, seed) that runs `change` in one graph, for samples with the same fields.
 
-    All sizes but those of channels and keypoints are unknown in the graph.
+    The graph knows the numbers of channels and keypoints, but no other sizes.
     """
     fields = [name for name, value in arrays(like).items() if value is not None]
 

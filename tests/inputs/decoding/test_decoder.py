@@ -115,7 +115,7 @@ PER_BOX = {
 
 @pytest.mark.parametrize("given", [{"weights", "area", "difficult"}, set(PER_BOX)])
 def test_a_number_of_boxes_needs_no_other(given):
-    """The others have their defaults: area is that of boxes in an image of 8 x 12 pixels."""
+    """Other fields have defaults; the area is computed from boxes in an image of 8 x 12 pixels."""
     for names in (given, set(PER_BOX) - given):
         features = {PER_BOX[name][0]: PER_BOX[name][1] for name in names}
         sample = decode({**BOXES, **LABELS, **features})

@@ -1,4 +1,4 @@
-"""An interrupted run reads the same records as one that is not."""
+"""An interrupted run reads the same records as an uninterrupted one."""
 
 from __future__ import annotations
 

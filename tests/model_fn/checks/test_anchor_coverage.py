@@ -160,7 +160,7 @@ def test_anchors_of_the_first_stage():
     assert anchor_coverage.has_anchors(detector)
     boxes = pixels_of(
         (12, 12, 36, 36),  # an anchor
-        (0, 0, 24, 24),  # one is 4 pixels further; that of this place crosses the border
+        (0, 0, 24, 24),  # the nearest is 4 pixels further; 4 pixels before is outside
         (28, 28, 32, 32),
     )
     coverage = anchor_coverage.measure(detector, collect(boxes))

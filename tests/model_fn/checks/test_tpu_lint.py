@@ -28,9 +28,8 @@ TARGET = Tpu(model_dir="gs://bucket/run")
 INFERENCE = Tpu(inference=True)
 SSD, RCNN = "model.ssd", "model.faster_rcnn"
 
-# Lines of severity, an assignment that breaks a rule, and the field that is named where it is
-# another than that of the assignment. PREDICTOR stands for the box predictor that the
-# configuration has.
+# Lines of severity, an assignment that breaks a rule, and the reported field if it is not the
+# assigned one. PREDICTOR stands for the box predictor that the configuration has.
 BROKEN = """
 error model.ssd.image_resizer={ keep_aspect_ratio_resizer { } }
  -> model.ssd.image_resizer.keep_aspect_ratio_resizer.pad_to_max_dimension

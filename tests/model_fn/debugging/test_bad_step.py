@@ -35,9 +35,9 @@ IMAGE = f"features/{schema.IMAGE}"
 
 @pytest.fixture
 def fake_detector(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For steps whose losses are not the point: built in a third of the time."""
+    """For tests that need no real losses: built in a third of the time."""
     fake.install(monkeypatch)
-    monkeypatch.setattr(fake, "NUM_CLASSES", 2)  # those of the batch
+    monkeypatch.setattr(fake, "NUM_CLASSES", 2)  # as in the batch
 
 
 def _config(folder: pathlib.Path, *assignments: str) -> Any:

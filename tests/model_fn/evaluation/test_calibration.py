@@ -105,7 +105,7 @@ def test_the_expected_error_falls_and_the_order_stays(kind):
     scores = final()
     fitted = calibration.fit(kind, matches, scores)
     assert fitted.WhichOneof("calibrator") == kind
-    # Other detections than those of the fit, in the columns of the classes 3 and 4.
+    # Other detections than in the fit, in the columns of the classes 3 and 4.
     others = synthetic(known, seed=1)
     found = others.all_classes_merged()
     columns = np.array([3, 4])[others.classes()]

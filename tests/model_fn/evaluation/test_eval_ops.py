@@ -93,7 +93,7 @@ def _ops(
 
 @pytest.mark.parametrize("sizes", [ORIGINAL, None])
 def test_metrics_get_pixels_of_the_original_image(sizes):
-    """Without its size, those of the real image in the network's input."""
+    """If its size is unknown, pixels of the real image in the network's input."""
     features = _features(**{schema.ORIGINAL_SPATIAL_SHAPE: sizes and tf.constant(sizes)})
     names = ("is_crowd", "difficult", "group_of", "verified_negatives", "not_exhaustive")
     flags = np.array([[True, False], [False, False]])
@@ -139,7 +139,7 @@ def test_pictures_show_what_metrics_compare():
 
 @pytest.mark.usefixtures("no_charts")
 def test_a_graph_gives_what_a_loop_gives():
-    """Through one list of tensors, as a TPU sends them: those of two cores after each other."""
+    """A TPU sends one list of tensors, with the outputs of its cores one after the other."""
     config = eval_pb2.EvalConfig(metrics_set=["coco_detection_metrics", "pascal_voc_metrics"])
     crowd = [[True, False], [False, False]]
     loop = Accumulator(config, CATEGORIES)

@@ -68,7 +68,7 @@ def test_additional_channels_are_a_third_picture(channels, shown):
 
 
 def test_masks_of_a_batch():
-    """Those of detections fill their boxes, those of groundtruth the padded image."""
+    """Masks of detections fill their boxes; masks of groundtruth fill the padded image."""
     true = np.zeros((1, 2, 50, 70), np.float32)
     true[0, 0, 30:, 50:] = 1
     true[0, 1] = 1  # of no box

@@ -90,7 +90,7 @@ def test_an_evaluation_saves_its_checkpoint(readers, tmp_path, monkeypatch):
         train(99, fake.SignalAt(step=4))
     assert evaluated() == [3]
     assert (tmp_path / "model.ckpt-3.index").exists()
-    # The schedule is that of a run without interruption.
+    # The schedule is the same without the interruption.
     train(7)
     assert evaluated() == [3, 6, 7]
     # A run that ends before the evaluation of its step evaluates it when it resumes.
@@ -125,7 +125,7 @@ class _Killed(BaseException):
 def _killed_at(owner: Any, name: str) -> Iterator[None]:
     """Context manager: a run is killed at the first call of a function.
 
-    Of lines, only those of evaluations count.
+    A call of `append` counts only for the file of evaluations.
     """
     call = getattr(owner, name)
 

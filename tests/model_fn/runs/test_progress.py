@@ -31,7 +31,7 @@ def _result(step: int, loss: float) -> StepResult:
 
 
 def _run(values: List[float], steps: int, num_steps: Optional[int] = None, **options: Any) -> None:
-    """A training whose loss takes such values; options are those of a `TrainingReport`."""
+    """A training whose loss has these values; `options` go to `TrainingReport`."""
     report = progress.TrainingReport(8, **options)
     config = fake.pipeline_config("train_config { num_steps: 0 }")
     report.begin(fake.run_context("", config, num_train_steps=num_steps), 0)
@@ -64,7 +64,7 @@ def test_time_left_of_a_resumed_run_whose_steps_other_workers_share(monkeypatch)
     for step in (106, 112, 118, 124):
         report.before_step(step - 6)
         report.after_step(_result(step, 1.0)._replace(num_taken=2))
-    # A step of its own: none is measured, 3 s, the median of 3 and 4 s, that of 4 and 6 s.
+    # Seconds a step: not known at first, then 3, the median of 3 and 4, the median of 4 and 6.
     found = [(each.step, each.images_per_second, each.seconds_left) for each in moments]
     expected = ((112, 3.0, 18 / 3 * 3.0), (118, 3.5, 12 / 3 * 3.5), (124, 5.0, 6 / 3 * 5.0))
     assert found[0] == (106, None, None)

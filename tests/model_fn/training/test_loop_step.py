@@ -1,4 +1,4 @@
-"""Steps of a TF2 loop on two replicas and in parts: they are those of the model_fn."""
+"""Steps of a TF2 loop, on two replicas and in parts, equal steps of the model_fn."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def _mirrored() -> Any:
 def _by_loop(
     strategy: Any, config: Any, arrays: Any, expected: Dict[str, Any], num_parts: int = 1
 ) -> Dict[str, Any]:
-    """How steps on replicas differ from those expected.
+    """Differences of steps on replicas from the expected ones.
 
-    Replicas of a machine are fed `arrays` in turn, each worker that of its number.
+    Replicas of one machine get `arrays` in turn; a worker gets the array of its number.
     """
 
     def batches(context: Any) -> tf.data.Dataset:

@@ -23,7 +23,7 @@ Detection = Tuple[float, int, int, int, int, int]
 
 
 def image(boxes: Sequence[Box], detections: Sequence[Detection], **fields: Any) -> EvaluatedBatch:
-    """A batch of one image; `fields` are those of its boxes or classes, [n]."""
+    """A batch of one image; `fields` have a value for each of its boxes or classes, [n]."""
     found = np.array(detections, np.float32).reshape(1, -1, 6)
     true = np.array(boxes, np.float32).reshape(1, -1, 5)
     return EvaluatedBatch(

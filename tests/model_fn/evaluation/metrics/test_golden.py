@@ -120,7 +120,7 @@ def _results(name: str, batch: Optional[EvaluatedBatch] = None) -> Dict[str, flo
 
 
 def _expanded(batch: EvaluatedBatch) -> EvaluatedBatch:
-    """Boxes and labels of class 4 for those of classes 1 and 2."""
+    """The batch with a copy, as class 4, of each box and label of classes 1 and 2."""
     size = batch.classes.shape[1]
     rows = []
     for classes, count in zip(batch.classes, batch.num_boxes):

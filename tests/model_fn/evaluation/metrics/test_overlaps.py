@@ -29,7 +29,7 @@ def test_boxes_of_a_batch():
 
 
 def test_areas_of_groundtruth_and_masks():
-    """The given area, else that of the box; of a detection, that of its mask."""
+    """Groundtruth has the given area or its box's area; a detection has its mask's area."""
     box = (1, 0, 0, 10, 10)
     batch = hand.image([box, box], [(0.9, *box)], area=[7.0, 0.0], is_crowd=[False, True])
     batch = hand.with_masks(batch)

@@ -107,7 +107,7 @@ def test_lvis_counts_the_300_best_of_an_image_of_any_class():
         # The second one overlaps the free box by 0.5, too, but the taken one by more.
         ([CAT, (1, 0, 3, 10, 13)], [(0.9, *CAT), (0.8, 1, 0, 1, 10, 11)], 0.5),
         ([CAT], [(0.9, 1, 0, 0, 10, 5)], 1.0),  # The threshold itself matches.
-        # Ignored: a detection without area, one that is not a number, and one of no category.
+        # Detections without area, with NaN, and of an unknown category are ignored.
         (
             [CAT, (9, 0, 0, 10, 10)],
             [(0.9, 1, 9, 9, 9, 20), (0.9, 1, math.nan, 0, 9, 9), (0.9, 9, 0, 0, 9, 9), (0.8, *CAT)],

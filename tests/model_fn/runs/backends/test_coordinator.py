@@ -98,7 +98,7 @@ def test_a_call_has_its_steps(tmp_path):
     assert float(merged.input_wait) == 3.5
     first, second = (each[schema.STREAM_INDEX].numpy().tolist() for each in merged.positions)
     assert first == [0, 1, 20, 21, 40, 41, 60, 61] and second == [10, 11, 30, 31, 50, 51]
-    # The first step is the one that gives its batch.
+    # Only the first step returns its batch.
     np.testing.assert_array_equal(merged.batches[0][0][schema.IMAGE], [[0.0], [0.0]])
 
 

@@ -1,4 +1,4 @@
-"""Runs by the TF2 loop on one device: like those of an Estimator, and in exchange with them."""
+"""Runs of the TF2 loop on one device: they equal runs of an Estimator, and continue them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_loop_and_an_estimator_take_the_same_steps(tmp_path, optimizer):
     _train(folder, config, 3, loop=None)
     found = _train(folder, config, 7, LoopOptions(steps_per_call=3), progress_steps=3)
     assert_same(found, expected)
-    # Calls end at multiples; the position in the data is that after all their steps.
+    # Calls end at multiples of 3 steps; the position in the data counts all their steps.
     assert [entry["step"] for entry in _reports(folder)] == [1, 2, 3, 6, 7]
     position = positions.read(str(folder / positions.POSITION_FILE), 7)
     assert position is not None and position.count == 14

@@ -60,10 +60,10 @@ def _make_input_fn(
 
 
 def train(folder: str) -> None:
-    """Takes a step, and a second one that is rejected."""
+    """Takes one step; the second step is rejected."""
     patch = pytest.MonkeyPatch()
     fake.install(patch)
-    # That of tf-slim knows no replicas.
+    # tf-slim's batch norm knows no replicas.
     patch.setattr(fake.slim, "batch_norm", normalization.batch_norm)
     patch.setattr(input_pipeline, "build_train_input_fn", _make_input_fn)
     config = fake.pipeline_config("train_config { batch_size: 4 }")

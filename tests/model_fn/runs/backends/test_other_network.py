@@ -23,7 +23,7 @@ _ANCHORS = 3
 
 
 class _Detector(fake.FakeDetector):
-    """Has heads as those of an SSD, whose classes are those of the configuration."""
+    """Has the heads of an SSD, for the classes of the configuration."""
 
     def __init__(self, config: Any, is_training: bool, graph_rewriter: Any = None) -> None:
         super().__init__(config, is_training, graph_rewriter)

@@ -13,7 +13,7 @@ import numpy as np
 from estimator_det.compat import tf, tf1
 
 CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
-# Operations that hand on their only input, or the only one that counts.
+# Operations that return their first input here.
 _PASSING = ("TPUReplicatedInput", "TPUReplicatedOutput", "CrossReplicaSum")
 _MARKS = ("_tpu_replicate", "_xla_compile_id", "_tpu_compilation_status")
 _SUFFIX = "_on_cpu"
@@ -57,7 +57,7 @@ def strategy() -> Any:
 
 
 class Runnable:
-    """A concrete function of the strategy, as one that the CPU runs; has what callers use.
+    """A concrete function of the strategy for the CPU, with the attributes that callers use.
 
     Args:
         traced: Made for the TPU.
