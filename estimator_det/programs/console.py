@@ -211,7 +211,7 @@ def check_training(
 
 
 def say_metrics(title: str, metrics: Mapping[str, float], *, verbose: bool = False) -> None:
-    """Prints the main metrics, or all of them; -1 marks one that no object counts for."""
+    """Prints the main metrics, or all of them; -1 means that no object counts for a metric."""
     from model_fn.evaluation.report import is_main
 
     shown = [name for name in sorted(metrics) if verbose or is_main(name)] or sorted(metrics)
@@ -296,7 +296,7 @@ def error_text(error: BaseException) -> str:
     text = text.split("\n\nOriginal stack trace")[0].split("\n\t [[")[0].strip()
     _, failed, values = text.partition(_ASSERTION)
     if failed and values.endswith("]"):
-        # TensorFlow writes C escapes, those of UTF-8 byte by byte.
+        # TensorFlow writes C escapes, and escapes UTF-8 byte by byte.
         text = values[:-1].replace("] [", " ").encode().decode("unicode_escape")
         return text.encode("latin-1").decode("utf-8", "replace")
     return text

@@ -79,8 +79,8 @@ def run_demo(
 ) -> None:
     """Makes data, trains, evaluates, exports and detects below `output_dir`; reports each step.
 
-    The folder is new or empty, or that of an earlier demo, which is replaced. A number of steps
-    replaces the configured one, and scales the learning-rate schedule.
+    The folder must be new or empty, or contain an earlier demo, which is replaced.
+    `num_train_steps` replaces the configured number, and scales the learning-rate schedule.
     """
     _prepare_folder(output_dir)
     data, model_dir, exported, test_images, detections = (

@@ -96,11 +96,11 @@ def _run(values: flags.FlagValues) -> None:
 
 
 def _copied_events(model_dir: str) -> ContextManager[None]:
-    """Copies event files to AIP_TENSORBOARD_LOG_DIR, where that is another folder."""
+    """Copies event files to AIP_TENSORBOARD_LOG_DIR, if that is another folder."""
     log_dir = os.environ.get(environment.TENSORBOARD_VARIABLE, "").rstrip("/")
     from model_fn.runs import cluster
 
-    # Each copy by another task would overwrite those of the chief.
+    # Copies by other tasks would overwrite the copies by the chief.
     if log_dir in ("", model_dir.rstrip("/")) or not cluster.read_cluster().is_chief:
         return contextlib.nullcontext()
     from estimator_det.programs.cloud import event_files

@@ -36,7 +36,7 @@ _SMALL_BYTES = 2**20  # unpacked archives up to this size may have any ratio
 _MAX_READ = 2**24  # headers are smaller; a larger one would be read into memory
 
 _DAMAGE = (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile)
-# A member's folder is a file, or its name is that of a folder.
+# A file and a folder of the archive have the same path.
 _CONFLICTS = (FileExistsError, NotADirectoryError, IsADirectoryError)
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class ZooModel(NamedTuple):
     url: str
     extractor: str  # `feature_extractor.type` of its configuration
     data: str  # training data
-    quality: str  # in percent, as published, with "/" and that of masks or keypoints; "" if not
+    quality: str  # published mAP in percent, as "39.0/34.6" for boxes and masks; "" if none
     speed: str  # published time of an image; "" without one
     checksum: str  # "sha256:…" or "sha384:…"; "" if none was published
 
@@ -249,7 +249,7 @@ def unpack(archive: str, cache: str) -> str:
     os.makedirs(cache, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix=".unpack-") as temporary:
         content = os.path.join(temporary, "content")
-        os.mkdir(content)  # with the permissions of this process; those of `temporary` are private
+        os.mkdir(content)  # with the usual permissions; `temporary` is private
         try:
             _unpack_members(archive, content)
         except (*_DAMAGE, *_CONFLICTS) as error:

@@ -161,7 +161,7 @@ def _commands(run: Run) -> List[Tuple[str, str]]:
     train = [f"train {config}", "--model_dir NEW_RUN"]
     if steps := run.config.train_config.num_steps:
         train.append(f"--num_train_steps {steps}")
-    # The seed of the order of records; that of initial values is not recorded without --seed.
+    # The seed of the order of records; the seed of initial values is not recorded without --seed.
     for position in list(_json(run.folder, "data_position.json").values())[:1]:
         train.append(f"--seed {position['seed']}")
     commands = [("train again", train)]

@@ -37,7 +37,7 @@ PICTURES = 16  # examples of each kind that are drawn
 PICTURE_SIDE = 300  # pixels
 JPEG_QUALITY = 80
 THIN, THICK = 1, 4  # lines in pixels
-# Errors of inputs that are absent, as on another machine than that of the training.
+# Errors if inputs are absent, for example on another machine than the training ran on.
 ABSENT = (UsageError, FileNotFoundError)
 
 Example = Mapping[str, Any]  # see `model_fn.evaluation.details`
@@ -50,10 +50,11 @@ def draw(
     details: Mapping[str, Any],
     kinds: Sequence[str] = KINDS,
 ) -> Dict[str, List[Dict[str, Any]]]:
-    """`mistakes`, `missed` and `label_faults` of the details with `name`, `record` and `urls` each.
+    """Examples of each kind in an evaluation's details, with `name`, `record` and `urls`.
 
-    The name is that of the image file, the record its file and number. `urls` are data URLs of the
-    detections and of the groundtruth, none if the image is absent, and of the first faults only.
+    `name` is the name of the image file, `record` the file and number of its record. `urls` are
+    data URLs of two pictures, with the detections and with the groundtruth. The list is empty if
+    the image is absent, and for examples after the first `PICTURES` of their kind.
 
     Args:
         names: All classes; each has its colour on every picture.

@@ -277,7 +277,7 @@ def num_steps(
         return budget.num_steps, "As asked for."
     if budget.hours is not None:
         usable = (budget.hours * 3600 - evaluation_secs) * SHARE_OF_STEPS - START_SECS
-        # Round numbers, so that those of evaluations are round, too.
+        # A multiple of 20, so that the steps of evaluations are round numbers, too.
         steps = max(20, int(usable / step_secs) // 20 * 20)
         return steps, f"As many as fit {budget.hours:g} hours, at {step_secs:.2f} s a step."
     # Random weights need many more passes than weights that only adapt.

@@ -262,9 +262,9 @@ def _is_better(fit: Fit, best: Fit) -> bool:
 
 
 def _finer(fit: Fit) -> Optional[pipeline_pb2.TrainEvalPipelineConfig]:
-    """A configuration with a finer feature map for a coarse one that no box uses; None without.
+    """A configuration whose pyramid is one level finer; None if a box uses the coarsest map.
 
-    Only pyramids can have one; the finest map of other networks is a fixed layer.
+    Also None if there is no finer map: the finest map of other networks is a fixed layer.
     """
     if fit.coverage.maps[-1].num_best or not fit.config.model.HasField("ssd"):
         return None

@@ -21,7 +21,7 @@ BONES = (
     ("nose", "eye"), ("eye", "ear"), ("nose", "shoulder"), ("shoulder", "elbow"),
     ("elbow", "wrist"), ("shoulder", "hip"), ("hip", "knee"), ("knee", "ankle"),
 )  # fmt: skip
-ACROSS = ("shoulder", "hip")  # joints that a line connects with those of the other side
+ACROSS = ("shoulder", "hip")  # joints whose left and right keypoint a line connects
 _SIDES = {"left": "right", "right": "left"}
 _TASKS = "model.center_net.keypoint_estimation_task"
 
@@ -68,7 +68,7 @@ def _set_tasks(model: center_net_pb2.CenterNet, label_map: LabelMap) -> None:
     template.keypoint_label_to_std.clear()
     model.keypoint_label_map_path = label_map.path
     del model.keypoint_estimation_task[:]
-    names = {class_id: name for name, class_id in label_map.ids.items()}  # not those for display
+    names = {class_id: name for name, class_id in label_map.ids.items()}  # not the display names
     for number, (class_id, ids) in enumerate(label_map.keypoints.items()):
         task = model.keypoint_estimation_task.add()
         task.CopyFrom(template)
@@ -103,7 +103,7 @@ def _sigma(name: str) -> Optional[float]:
 
 
 def _edges(ids: Dict[str, int]) -> List[List[int]]:
-    """Lines of the skeleton of people, between those of its keypoints that there are."""
+    """Lines of the skeleton of people, as pairs of ids; only lines whose two keypoints exist."""
     names = [
         tuple(f"{side}_{joint}" if f"{side}_{joint}" in ids else joint for joint in bone)
         for bone in BONES

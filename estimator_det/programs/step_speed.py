@@ -55,7 +55,7 @@ def own_precisions(config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
 
 
 def fastest(speeds: Sequence[Speed]) -> Speed:
-    """The fastest of several precisions, with losses and gradients of float32, the first one."""
+    """The fastest precision whose losses and gradients agree with float32, `speeds[0]`."""
     exact = speeds[0]
     alike = [each for each in speeds[1:] if is_alike(each, exact)]
     best = min(alike, key=lambda each: each.seconds, default=exact)
@@ -63,7 +63,7 @@ def fastest(speeds: Sequence[Speed]) -> Speed:
 
 
 def is_alike(speed: Speed, exact: Speed) -> bool:
-    """True if losses and gradients differ from those of float32 by what rounding changes."""
+    """True if losses and gradients agree with float32 as closely as rounding allows."""
     pairs = np.array(list(zip(speed.losses, exact.losses)))  # [steps, 2, loss and norm]
     if not pairs.size:
         return False
@@ -72,7 +72,7 @@ def is_alike(speed: Speed, exact: Speed) -> bool:
 
 
 def describe(speeds: Sequence[Speed]) -> str:
-    """The precision that `fastest` takes, with all that were measured."""
+    """The precision that `fastest` chooses, and the time of every measured precision."""
     exact = speeds[0]
     texts = []
     for each in speeds:

@@ -1,6 +1,6 @@
 """The connection to Cloud Storage: credentials, retries, and errors in words.
 
-Credentials are those of Google's default chain. No message contains credentials or the address of
+Credentials come from Google's default chain. No message contains credentials or the address of
 an upload, which authorizes whoever has it.
 """
 
@@ -98,7 +98,7 @@ class Retry:
         self.failures = 0  # since the last progress
 
     def __call__(self, request: Callable[[], Any]) -> Callable[[], Any]:
-        """Called by Google's library for each request; returns the one that is repeated."""
+        """Adds the retries to a request; Google's library calls this for each request."""
         from google.cloud.storage.retry import DEFAULT_RETRY
 
         self.failures = 0
@@ -217,7 +217,7 @@ def _code(error: BaseException) -> int:
 
 
 def _reason(error: BaseException) -> str:
-    """Text of an error without addresses, which may contain that of an upload."""
+    """Text of an error without addresses: the address of an upload is a secret."""
     code = _code(error)
     if not code:
         return f"the connection failed ({type(error).__name__})"

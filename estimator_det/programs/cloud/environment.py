@@ -11,12 +11,12 @@ from typing import Dict, List, Mapping, Optional, Tuple
 from estimator_det.errors import UsageError
 
 TENSORBOARD_VARIABLE = "AIP_TENSORBOARD_LOG_DIR"
-# Folders for what a job writes; the first one that is set is its model_dir.
+# Variables for the folder of a job's files; the first that is set names the model_dir.
 MODEL_DIR_VARIABLES = ("AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR", "JOB_DIR")
 # Set by Vertex AI, and AI Platform before it, whose standard error becomes log entries.
 JOB_VARIABLES = ("CLOUD_ML_JOB_ID", "CLOUD_ML_JOB", *MODEL_DIR_VARIABLES[:2], TENSORBOARD_VARIABLE)
 
-# These name a TPU; their order is that of TensorFlow's own client for Cloud TPU.
+# Variables that name a TPU, in the order of TensorFlow's own client for Cloud TPU.
 ENDPOINTS_VARIABLE = "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"
 NAME_VARIABLE = "TPU_NAME"
 CONFIG_VARIABLE = "TPU_CONFIG"

@@ -74,14 +74,14 @@ class Job:
 
     name: str
     region: str
-    project: str  # "" for that of gcloud
+    project: str  # "" for the default project of gcloud
     job_dir: str  # gs:// folder of the run, without a slash at its end
-    pools: Tuple[MachinePool, ...]  # in the order of ROLES, which is that of Vertex AI
+    pools: Tuple[MachinePool, ...]  # in the order of ROLES, as Vertex AI needs it
     package: str  # file name of the source distribution
     image: str  # URI of the container
     image_has_package: bool = False  # True: estimator-det is installed in it; else the job does it
     flags: Tuple[str, ...] = ()  # flags of model_main, except those that `arguments` adds
-    service_account: str = ""  # "" for that of the service
+    service_account: str = ""  # "" for the default account of the service
     spot: bool = False  # machines that the service may take back at any time
     modules: Tuple[str, ...] = ()  # plug-ins, which the package or the image has
 

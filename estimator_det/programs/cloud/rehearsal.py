@@ -82,7 +82,7 @@ def _arguments(job: Job, config_path: str, output: str, steps: int) -> List[str]
 def install(package: pathlib.Path, folder: pathlib.Path, reuses_packages: bool) -> pathlib.Path:
     """Installs a source distribution into a new virtual environment; returns its interpreter.
 
-    pip installs its dependencies too, or they are those of the environment that runs.
+    pip installs the dependencies, too; with `reuses_packages`, the running environment has them.
     """
     venv.create(folder, clear=True, symlinks=True)
     python = folder / "bin" / "python"

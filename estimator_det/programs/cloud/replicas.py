@@ -32,7 +32,7 @@ _PREFIXES = ("AIP_", "PYTHON")
 
 class _Process(NamedTuple):
     role: str
-    name: str  # the role, and the number among those of it
+    name: str  # role and number, such as "worker 0"
     process: subprocess.Popen[bytes]
     log: pathlib.Path
 

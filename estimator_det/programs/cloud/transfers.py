@@ -41,7 +41,7 @@ def _checksum(local: str) -> str:
 
 
 def upload_file(connection: Connection, local: str, target: CloudPath, advance: Advance) -> None:
-    """Uploads a file; what was stored of one that changes meanwhile is deleted."""
+    """Uploads a file; raises StorageError, and deletes the upload, if it changes meanwhile."""
     from tqdm.utils import CallbackIOWrapper
 
     blob = connection.blob(target)

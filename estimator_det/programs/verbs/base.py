@@ -94,7 +94,7 @@ def add_verbose_argument(parser: Any) -> None:
 def write_report(
     folder: str, prefix: str, lines: Sequence[str], document: Any, panels: Sequence[Any], title: str
 ) -> None:
-    """Writes a report as text, JSON and charts; without charts, those of an earlier one go."""
+    """Writes a report as text, JSON and charts; without panels, deletes earlier charts."""
     from estimator_det.compat import tf
     from model_fn.drawing import charts
 

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_findings(report: Any, folder: str) -> None:
-    """Writes a line for each error and warning: first those of records, then all others."""
+    """Writes a line for each error and warning: first about records, then about the rest."""
     from estimator_det import files
     from model_fn.checks.data_report import severity
 

@@ -212,7 +212,7 @@ def to_records(arguments: Dict[str, Any]) -> None:
 
 
 def _progress(bars: contextlib.ExitStack) -> Callable[[str, Optional[int]], Callable[[int], Any]]:
-    """Starts a progress bar for each part of the work, and ends that of the part before."""
+    """A function that ends the previous progress bar and starts one for a part of the work."""
 
     def start(title: str, total: Optional[int]) -> Callable[[int], Any]:
         bars.close()

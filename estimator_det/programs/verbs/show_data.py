@@ -128,7 +128,7 @@ def _say_rotated(names: Sequence[str]) -> None:
 def _rotated(policy: Any, paths: Sequence[str], features: Any) -> List[str]:
     """Source ids of the records of a batch, partners included, whose EXIF data rotate them.
 
-    The records are those of the files `paths`.
+    The records are in the files `paths`.
     """
     from inputs import schema
     from inputs.records import tfrecord
