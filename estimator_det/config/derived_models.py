@@ -69,7 +69,7 @@ class FinalScores(NamedTuple):
 
 
 def final_scores(model: model_pb2.DetectionModel) -> Optional[FinalScores]:
-    """The final scores of a `DetectionModel`; None if they are not those of its classes."""
+    """The final scores of a `DetectionModel`; None if they are not plain class scores."""
     kind = model.WhichOneof("model")
     if kind == "ssd":
         ssd = model.ssd

@@ -1,4 +1,4 @@
-"""Differences of two configurations, one for each field, and the ones that change a training."""
+"""Differences of two configurations, field by field, and their effect on a training."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Difference(NamedTuple):
 
 
 def differences(before: Message, after: Message, prefix: str = "") -> Iterator[Difference]:
-    """Fields of two messages of one type that differ; another choice of a group is one of them."""
+    """Fields of two messages of one type that differ; another choice of a oneof counts once."""
     groups = set()
     for field in before.DESCRIPTOR.fields:
         first, second = (_value(message, field) for message in (before, after))
@@ -71,7 +71,7 @@ def differences(before: Message, after: Message, prefix: str = "") -> Iterator[D
 def training_differences(
     before: pipeline_pb2.TrainEvalPipelineConfig, after: pipeline_pb2.TrainEvalPipelineConfig
 ) -> List[str]:
-    """Lines about what a training does otherwise by another `TrainEvalPipelineConfig`."""
+    """Lines about the differences of two configurations that change a training."""
     lines = [
         f"{path} is {new}; so far it was {old}"
         for name in _TRAINED
@@ -87,7 +87,7 @@ def training_differences(
 
 
 def _value(message: Message, field: Any) -> Any:
-    """The value of a field; None for one that is not set."""
+    """The value of a field; None if it is not set."""
     if is_map(field):
         return dict(getattr(message, field.name))
     if is_repeated(field):

@@ -10,7 +10,7 @@ from estimator_det.protos import input_reader_pb2, model_pb2, pipeline_pb2
 def readers(
     config: pipeline_pb2.TrainEvalPipelineConfig,
 ) -> Iterator[Tuple[str, input_reader_pb2.InputReader]]:
-    """(path, reader) of every input reader, that of training first."""
+    """(path, reader) of every input reader, the training reader first."""
     if config.HasField("train_input_reader"):
         yield "train_input_reader", config.train_input_reader
     for index, reader in enumerate(config.eval_input_reader):

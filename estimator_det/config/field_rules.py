@@ -102,7 +102,7 @@ def check_value(field: Any, value: Any, path: str) -> Iterator[Problem]:
 
 
 def check_use(parent: Message, field: Any, path: str) -> Iterator[Problem]:
-    """An error for a field that no run supports, a warning for one that has no effect."""
+    """An error for a field that no run supports, a warning for a field without effect."""
     rule = rule_of(field)
     if not is_set_to_non_default(parent, field):
         return

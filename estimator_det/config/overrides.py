@@ -75,8 +75,8 @@ def override(config: Config, **settings: Any) -> Config:
         retain_original_images: Whether evaluation keeps the images as read, for pictures.
         retain_original_image_additional_channels: The same for channels beyond RGB.
         num_classes: Foreground classes of the model.
-        classification_localization_weight_ratio: Weight of the classification loss, with that of
-            the localization loss at 1.
+        classification_localization_weight_ratio: Weight of the classification loss; the weight of
+            the localization loss becomes 1.
     """
     changed = copy.deepcopy(config)
     for name, value in settings.items():

@@ -44,7 +44,7 @@ def named_paths(config: Config) -> Iterator[Tuple[str, str]]:
 
 
 def is_placeholder(text: str) -> bool:
-    """Whether a path is one that a sample configuration leaves to its user."""
+    """True if a path is a placeholder that a sample configuration leaves to its user."""
     return any(mark in text for mark in PLACEHOLDERS)
 
 

@@ -49,7 +49,7 @@ def parse_pipeline(text: str, source: str = "<text>") -> pipeline_pb2.TrainEvalP
 def read_pipeline(path: AnyPath) -> pipeline_pb2.TrainEvalPipelineConfig:
     """Reads a pipeline configuration file, local or remote.
 
-    Relative paths in it are those of the working folder, or else of the file's folder.
+    Relative paths in it start from the working folder, or else from the file's folder.
     """
     config = parse_pipeline(read_text(path), source=os.fspath(path))
     return resolve_paths(config, os.path.dirname(os.fspath(path)))

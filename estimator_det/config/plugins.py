@@ -1,8 +1,8 @@
 """Plug-ins: components in a user's own modules, without a change of this package.
 
-A module registers its components when it is imported. Three kinds of modules are imported, and no
-others: those that `--import` names, those of the entry points `estimator_det.plugins` of installed
-packages, and those that the record of a run, `plugins.json` beside `pipeline.config`, names.
+A module registers its components when it is imported. Only three kinds of modules are imported:
+arguments of `--import`, entry points `estimator_det.plugins` of installed packages, and modules in
+the record of a run, `plugins.json` beside `pipeline.config`.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def save_record(folder: files.AnyPath) -> None:
 
 
 def changes(folder: files.AnyPath) -> List[str]:
-    """Lines about imported modules that are not those of the record in a folder."""
+    """Lines about imported modules that are newer than a folder's record, or not in it."""
     path = os.path.join(folder, RECORD_FILE)
     recorded = _read_record(folder)
     if not recorded:
@@ -260,7 +260,7 @@ def check_parameters(
 def bind(
     functions: Dict[str, Callable[..., Any]], parameters: Struct
 ) -> Dict[str, functools.partial[Any]]:
-    """Functions with those of the `parameters` that each declares after `*` set."""
+    """Binds to each function the `parameters` that it declares after `*`."""
 
     def values(kinds: Dict[str, Tuple[Any, bool]]) -> Dict[str, Any]:
         fields = parameters.fields
