@@ -1,6 +1,6 @@
 """Attention of boxes to features of other images of the same camera (Context R-CNN).
 
-Source: Beery et al., 2020 (https://arxiv.org/abs/1912.03538). Numbers and variables are those of
+Source: Beery et al., 2020 (https://arxiv.org/abs/1912.03538). Numbers and variables are as in
 the Object Detection API, which extends the paper by several heads and layers and by attention among
 the boxes of one image.
 

@@ -48,7 +48,7 @@ def arg_scope() -> ContextManager[None]:
         weights_initializer=slim.xavier_initializer(),
         weights_regularizer=None,
         activation_fn=tf.nn.relu,
-        # Over all replicas; the average of the variance is that of the batch, not an estimate.
+        # Over all replicas; the moving variance averages batch variances, uncorrected for size.
         normalizer_fn=functools.partial(batch_norm, over_replicas=True),
     )
 

@@ -226,7 +226,7 @@ def make_arg_scope(
     kind = config.WhichOneof("normalizer_oneof")
     normalizer = NORMALIZERS[kind] if kind else None
     if kind == "group_norm":
-        settings["normalizer_params"] = {}  # an outer scope has those of a batch norm
+        settings["normalizer_params"] = {}  # an outer scope may have parameters of batch norm
     has_bias = config.force_use_bias
     if tf2_line:
         norm = getattr(config, kind) if kind in ("batch_norm", "sync_batch_norm") else None

@@ -1,9 +1,9 @@
 """Inception v2 and v3 as tables of blocks.
 
 v2: Ioffe & Szegedy, "Batch Normalization", 2015. v3: Szegedy et al., "Rethinking the Inception
-Architecture for Computer Vision", 2016. Variable names, irregular ones included, are those of the
-published classifiers, so their checkpoints can be restored. A detector that needs only a part of a
-network builds a slice of its table.
+Architecture for Computer Vision", 2016. Variables are named as in the published classifiers,
+irregular names included, so their checkpoints can be restored. A detector that needs only a part of
+a network builds a slice of its table.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Szegedy et al., "Inception-v4, Inception-ResNet and the Impact of Residual Connections on Learning",
 2016. Unlike in the published classifier, every layer of the first part pads its input ("SAME"), so
-that cells of the feature map are aligned with the image. Variable names are those of the
+that cells of the feature map are aligned with the image. Variables are named as in the
 classifier, except `Repeat`, which is `Repeat_2` in the classifier.
 """
 

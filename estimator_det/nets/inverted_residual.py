@@ -1,7 +1,7 @@
 """MobileNets of inverted residuals, as tables of layers: v2, v3 large and small, EdgeTPU.
 
 Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018; Howard et al.,
-"Searching for MobileNetV3", 2019. Variable names are those of the published classifiers, so their
+"Searching for MobileNetV3", 2019. Variables are named as in the published classifiers, so their
 checkpoints can be restored. The tables end before the pooling, where detectors leave the networks.
 """
 

@@ -1,6 +1,6 @@
 """Convolutions of tf-slim, with simulated quantization if a quantizer is open.
 
-Arguments, argument scopes and variables are those of `slim.conv2d` and `slim.separable_conv2d`. A
+Arguments, argument scopes and variables are as in `slim.conv2d` and `slim.separable_conv2d`. A
 quantized layer rounds its kernel, batch norm included, and its output after the activation.
 
 The argument `padding` may also be `EXPLICIT`: zeros by kernel size, instead of by the size of the
@@ -244,7 +244,7 @@ class _Layer:
 
     @classmethod
     def from_call(cls, function: Any, settings: Dict[str, Any]) -> _Layer:
-        """Combines the settings of a call with those of the open argument scopes."""
+        """Combines the settings of a call with the settings of the open argument scopes."""
         defaults = {
             "weights_initializer": slim.xavier_initializer(),
             "biases_initializer": tf1.zeros_initializer(),
@@ -261,7 +261,7 @@ class _Layer:
     ) -> tf.Tensor:
         """Computes the layer's output with a kernel and the function that applies it.
 
-        The scale's shape is that of one factor for each output channel.
+        With `scale_shape`, one factor for each output channel broadcasts with the kernel.
         """
         scope = quantizer.scope()
         if self.normalizer_fn is None:

@@ -2,8 +2,8 @@
 
 Xiong et al., "MobileDets: Searching for Object Detection Architectures for Mobile Accelerators",
 2020. All layers, of four kinds, follow one pattern: change the number of channels, filter in space,
-optionally excite channels, project linearly, and optionally add the input. Variable names are those
-of the published detectors, so their checkpoints can be restored.
+optionally excite channels, project linearly, and optionally add the input. Variables are named
+as in the published detectors, so their checkpoints can be restored.
 """
 
 from __future__ import annotations

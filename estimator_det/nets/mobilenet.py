@@ -1,7 +1,7 @@
 """MobileNets as tables of layers.
 
 MobileNet v1: Howard et al., "MobileNets: Efficient Convolutional Neural Networks for Mobile Vision
-Applications", 2017. Variable names are those of the published classifiers, so their checkpoints can
+Applications", 2017. Variables are named as in the published classifiers, so their checkpoints can
 be restored.
 """
 

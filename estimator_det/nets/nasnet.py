@@ -2,7 +2,7 @@
 
 Zoph et al., "Learning Transferable Architectures for Scalable Image Recognition", 2018, and Liu et
 al., "Progressive Neural Architecture Search", 2018. A cell is data: five pairs of operations on
-earlier states. Variable names are those of the published classifiers, so their checkpoints can be
+earlier states. Variables are named as in the published classifiers, so their checkpoints can be
 restored.
 """
 

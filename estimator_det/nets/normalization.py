@@ -1,6 +1,6 @@
 """Batch norm in few graph nodes, and batch norm over the batches of all replicas.
 
-Variables (`BatchNorm/beta`, `gamma`, `moving_mean`, `moving_variance`) and numbers are those of
+Variables (`BatchNorm/beta`, `gamma`, `moving_mean`, `moving_variance`) and numbers are as in
 `slim.batch_norm`. The fused kernel updates the moving averages itself, which saves thirteen nodes
 for each layer of a training graph.
 """
@@ -85,8 +85,8 @@ def batch_norm(
     In training, it uses the batch's statistics and updates the averages, in operations of
     `updates_collections` or, if that is None, with the layer. `folds` makes the averages part of
     the convolution whose output is normalized: the same result and gradients, in less time and half
-    the memory. A quantized `convolution` is normalized instead of `inputs`. `over_replicas` is that
-    of `sync_batch_norm`, in training only.
+    the memory. A quantized `convolution` is normalized instead of `inputs`. In training,
+    `over_replicas` makes the statistics cover the batches of all replicas, as in `sync_batch_norm`.
     """
     with tf1.variable_scope(scope, "BatchNorm", [inputs]):
         if convolution is not None:
@@ -261,7 +261,7 @@ def published_scope(
     """Argument scope of a published network, whose batch norms have an offset.
 
     The scopes around it decide if batch norm learns and where its averages are updated. Layer
-    settings are those of plain and separable convolutions.
+    settings apply to plain and separable convolutions.
     """
     norm_settings = {"center": True, "scale": scale, "decay": decay, "epsilon": epsilon}
     with (

@@ -104,5 +104,5 @@ def list_paths(scopes: Sequence[str], places: Mapping[str, Tuple[str, int]]) -> 
 
 
 def layers_of(scopes: Iterable[str]) -> List[str]:
-    """Scopes of layers, without those of batch norms, in their order."""
+    """Scopes of layers, in their order; a batch norm counts as a part of its layer."""
     return list(dict.fromkeys(scope.removesuffix(_NORM) for scope in scopes))

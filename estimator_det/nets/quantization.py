@@ -1,7 +1,7 @@
 """Simulated quantization: in training, tensors are rounded to the values that integers can have.
 
 Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference", 2018. Semantics, and names of operations and variables, are those of the rewriter that
+Inference", 2018. Semantics, and names of operations and variables, are as in the rewriter that
 the Object Detection API calls (TensorFlow 1.15, `contrib.quantize`), so its checkpoints can be
 restored. The rewriter changes a complete graph; here the layers of `nets.layers` call the open
 `Quantizer`.
@@ -170,7 +170,7 @@ class Quantizer:
             self._renamed.pop()
 
     def weights(self, scope: str, kernel: tf.Tensor) -> tf.Tensor:
-        """Quantizes a kernel; the range is that of its current values.
+        """Quantizes a kernel; in training, its smallest and largest values set the range.
 
         The range has the scope `scope/weights_quant`. A kernel includes batch norm if that follows.
         """

@@ -1,8 +1,8 @@
 """ResNet v1 and v2 with bottleneck units.
 
 He et al., "Deep Residual Learning for Image Recognition", 2015, and "Identity Mappings in Deep
-Residual Networks", 2016. Variable names are those of the
-published classifiers, so their checkpoints can be restored.
+Residual Networks", 2016. Variables are named as in the published classifiers, so their checkpoints
+can be restored.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class BifpnOptions(NamedTuple):
 
 class _Node(NamedTuple):
     level: int
-    inputs: Tuple[int, ...]  # places of maps: those of the backbone, then of earlier nodes
+    inputs: Tuple[int, ...]  # places in the list of maps: backbone maps, then earlier nodes
 
 
 def _plan(options: BifpnOptions, num_inputs: int) -> Tuple[List[_Node], List[int]]:

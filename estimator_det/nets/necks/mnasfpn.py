@@ -1,7 +1,7 @@
 """MnasFPN: a feature pyramid of searched cells for mobile detectors.
 
 Chen et al., "MnasFPN: Learning Latency-aware Pyramid Architecture for Object Detection on Mobile
-Devices", 2020. Variable names are those of the published detector, so its checkpoints can be
+Devices", 2020. Variables are named as in the published detector, so its checkpoints can be
 restored.
 """
 
