@@ -60,7 +60,7 @@ class MapOptions:
     use_depthwise: bool = False  # split convolutions of the pyramid
     interpolation: str = "nearest"  # how CenterNet enlarges maps
     num_layers: Optional[int] = None  # number of feature maps; None for all
-    architecture: str = ""  # name of a network among those of one type (`spaghettinet_arch_name`)
+    architecture: str = ""  # network, if a type has several (`spaghettinet_arch_name`)
     tf2_line: bool = False  # build the network of the TF2 line
     fpn: FpnLevels = DEFAULT_LEVELS  # levels of a feature pyramid
     bifpn: Optional[BifpnOptions] = None  # settings of a bidirectional pyramid
@@ -152,9 +152,9 @@ def pooling_pyramid(end_point: str, base_depth: int = 0) -> Pyramid:
 def keras_paths(
     neck_paths: ObjectPaths, order: Callable[[Sequence[str]], Sequence[str]] = list
 ) -> ObjectPaths:
-    """Paths of an extractor: `neck_paths`, and those of the other layers, which are the backbone.
+    """Paths of an extractor: `neck_paths`, and paths of the other layers, which are the backbone.
 
-    Keras counts the layers of the backbone in an `order`; by default in that of building.
+    `order` sorts the layers of the backbone as Keras counts them; by default as they were built.
     """
 
     def paths(scopes: Sequence[str]) -> Paths:

@@ -43,7 +43,7 @@ class StageOptions:
     is_training: bool = False  # True if the model trains
     train_batch_norm: bool = False  # True if batch norm uses batch statistics and learns
     stride: int = 16  # pixels of the image for each cell of the feature map
-    conv_scope: ArgScope = no_scope  # hyperparameters that replace those of the recipe
+    conv_scope: ArgScope = no_scope  # replaces hyperparameters of the recipe
     # Layers after the backbone have these hyperparameters and levels of a feature pyramid.
     neck_scope: ArgScope = no_scope
     normalizer: Optional[Normalizer] = None
@@ -98,8 +98,8 @@ class StageExtractor:
     def proposal_features(self, images: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         """Computes feature maps [B, h, w, C] of normalized images.
 
-        There is one, with h = H / stride rounded up, or those of a pyramid, the finest first.
-        Variables are in the scope `FirstStageFeatureExtractor`.
+        A pyramid has several maps, the finest first. Other networks have one map, and its h is
+        H / stride, rounded up. Variables are in the scope `FirstStageFeatureExtractor`.
         """
         images = assert_image_size(images, self.recipe.min_size)
         with tf1.variable_scope(FIRST_STAGE_SCOPE), self._network_scopes():

@@ -131,8 +131,8 @@ def register_keras(
 ) -> None:
     """Registers `<name>_keras`, the network of the TF2 line beside the type `name`.
 
-    `neck_paths` and `order` are the arguments of `keras_paths`. The backbone and its argument scope
-    are by default those of `name`.
+    `neck_paths` and `order` are the arguments of `keras_paths`. The default backbone and argument
+    scope come from `name`.
     """
     sister = EXTRACTORS.get(name)
     EXTRACTORS.register(name + KERAS)(
