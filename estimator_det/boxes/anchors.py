@@ -200,7 +200,7 @@ def ssd_boxes(
 
     Every layer has its scale in all aspect ratios, plus a box whose scale is the geometric mean of
     the layer's and the next layer's; an `interpolated_scale_aspect_ratio` of 0 omits that box. A
-    reduced lowest layer has 3 boxes only. One more scale follows that of the highest layer.
+    reduced lowest layer has 3 boxes only. `scales` has one more scale than there are layers.
     """
     layers: List[Tuple[Pair, ...]] = []
     for scale, next_scale in zip(scales[:-1], scales[1:]):
@@ -381,8 +381,8 @@ def check_maps(
 ) -> Iterator[Problem]:
     """An error for anchors that do not fit the feature maps of a network.
 
-    The network has `count` maps, None if it is unknown; those of a pyramid have the `levels`, the
-    finest and the coarsest.
+    `count` is the number of maps, None if it is unknown. `levels` are the finest and the coarsest
+    level of a feature pyramid, None for other networks.
     """
     multiscale = config.multiscale_anchor_generator
     if levels is not None and config.HasField("multiscale_anchor_generator"):

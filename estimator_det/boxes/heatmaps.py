@@ -1,7 +1,7 @@
 """Heatmaps on the pixels of a feature map: Gaussian targets, peaks, and values at pixels.
 
 Letters: B images, h x w pixels of the map, C channels, N points of an image. Points are y and x in
-pixels of the map; the pixel of a point is that of its integer part.
+pixels of the map; the integer part of a point is its pixel.
 """
 
 from __future__ import annotations

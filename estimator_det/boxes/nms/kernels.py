@@ -35,7 +35,7 @@ class NmsOptions:
     # A box whose IoU with a better one is above this is suppressed; 0 to 1.
     iou_threshold: float = 0.6
     max_per_class: int = 100  # most detections of one class
-    max_total: int = 100  # detections per image (N); 0 returns those of all classes
+    max_total: int = 100  # detections per image (N); 0 returns the detections of all classes
     class_agnostic: bool = False  # suppress across classes; each anchor has its best class only
     # Above 0, overlap lowers scores instead of removing boxes (soft suppression).
     soft_sigma: float = 0.0
@@ -342,8 +342,8 @@ def soft_picks(
     """Soft suppression (https://arxiv.org/abs/1704.04503): overlap lowers scores, class by class.
 
     A pick multiplies the remaining scores of its class by exp(-IoU^2 / (2 sigma)); boxes whose
-    score falls to the threshold are dropped. Other arguments and the result are those of
-    `hard_picks`; scores are the lowered ones. Here, too, the best scores come first: picks whose
+    score falls to the threshold are dropped. Other arguments and the result are as in
+    `hard_picks`, but with lowered scores. Here, too, the best scores come first: picks whose
     lowered score is above all other original scores do not change with more candidates.
     """
     batch, num_anchors = tf.unstack(tf.shape(scores)[:2], num=2)

@@ -45,8 +45,8 @@ class _LoopState(NamedTuple):
 def _overlaps(corners_a: tf.Tensor, corners_b: tf.Tensor) -> tf.Tensor:
     """IoU of boxes whose corners are [B, 4, ...], with broadcasting -> [B, ...]; 0 without area.
 
-    Operations and their order are those of TensorFlow's kernels, so that pairs at the threshold
-    fall on the same side.
+    Operations and their order are as in TensorFlow's kernels, so that pairs at the threshold fall
+    on the same side.
     """
     ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(corners_a, num=4, axis=1)
     ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(corners_b, num=4, axis=1)
