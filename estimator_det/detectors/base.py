@@ -164,8 +164,8 @@ class Postprocessing:
     ) -> BatchDetections:
         """Suppresses boxes [B, A, q, 4] with scores [B, A, C], and cuts them to windows [B, 4].
 
-        Fields are those of `BatchDetections` that each row of the boxes has; other options are
-        those of `multiclass_nms`.
+        `fields` are fields of `BatchDetections` with a value for each of the A rows; `options` are
+        arguments of `multiclass_nms`.
         """
         survivors = multiclass_nms(
             boxes,
@@ -232,8 +232,7 @@ class TrainableDetector(Protocol):
     ) -> Losses:
         """Computes the loss terms of a batch, and counts of its assignment.
 
-        Outside of training, the loss of masks is that of the masks of detections, which
-        `postprocess` returns.
+        Outside of training, the loss of masks needs the detections from `postprocess`.
         """
 
     def postprocess(self, predictions: Any, true_shapes: tf.Tensor) -> BatchDetections:
@@ -252,7 +251,7 @@ class TrainableDetector(Protocol):
         """Paths in object-based checkpoints of the TF2 line, of the variables with these names.
 
         A checkpoint of the type "classification" has the backbone only. Names are in the order in
-        which the variables were created. Of a network of the TF1 line there are none.
+        which the variables were created. Networks of the TF1 line have none.
         """
 
     def with_quantization(self, quantization: Quantization) -> TrainableDetector:

@@ -1,6 +1,6 @@
 """The single-shot detector (Liu et al., "SSD: Single Shot MultiBox Detector", 2016).
 
-Variable scopes are those of the Object Detection API: backbone and extra layers are in
+Variable scopes are as in the Object Detection API: backbone and extra layers are in
 `FeatureExtractor`, heads are not.
 """
 
@@ -151,7 +151,7 @@ class SsdDetector:
         groundtruth: Groundtruth,
         detections: Optional[BatchDetections] = None,
     ) -> Losses:
-        del detections  # losses are those of anchors
+        del detections  # only the loss of masks needs them
         with tf1.name_scope("Loss"):
             return self.losses(predictions, groundtruth)
 
@@ -267,7 +267,7 @@ def _check_first_release(config: ssd_pb2.Ssd, at: str) -> Iterator[Problem]:
         yield warning(
             field,
             "is false: training keeps the batch norm of the feature extractor as it is",
-            f"{at}.freeze_batchnorm=true replaces it; it keeps that of the box predictor, too",
+            f"{at}.freeze_batchnorm=true replaces it; it also keeps the box predictor's batch norm",
         )
 
 

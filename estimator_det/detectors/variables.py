@@ -64,7 +64,7 @@ def variables_to_restore(
 
     "classification" means the extractor's variables, as a classifier's checkpoint names them,
     "detection" the extractor's variables, with `load_all` all of them, and "full" all variables.
-    If two have the same name in a classifier, that of the last scope is restored;
+    If two have the same name in a classifier, the variable of the last scope is restored;
     `classifier_name` returns None for variables that a classifier does not have.
     """
     if checkpoint_type not in CHECKPOINT_TYPES:

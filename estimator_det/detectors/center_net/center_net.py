@@ -120,7 +120,7 @@ class CenterNetDetector:
         detections: Optional[BatchDetections] = None,
     ) -> Losses:
         """Computes the loss terms of a batch: means over its boxes, and over feature maps."""
-        del detections  # losses are those of heatmaps
+        del detections  # only the loss of masks needs them
         with tf1.name_scope("Loss"):
             scene = heads.make_scene(
                 predictions.inputs,
@@ -140,7 +140,7 @@ class CenterNetDetector:
     ) -> BatchDetections:
         """Finds the peaks of the last feature map, and their boxes.
 
-        Without true shapes, int32 [B, 3], they are those of `predict`.
+        Without true shapes, int32 [B, 3], the true shapes given to `predict` count.
         """
         if true_shapes is None:
             true_shapes = predictions.true_shapes
@@ -172,7 +172,7 @@ class CenterNetDetector:
         boxes: tf.Tensor,
         true_shapes: tf.Tensor,
     ) -> BatchDetections:
-        """Adds the keypoints of objects; those that the class of an object has not are 0."""
+        """Adds the keypoints of each object; keypoints that its class does not have are 0."""
         total = sum(len(task.indices) for task in self.keypoints)
         image_sizes = tf.cast(true_shapes[:, tf.newaxis, tf.newaxis, :2], tf.float32)
         points, scores = 0.0, 0.0
@@ -271,7 +271,7 @@ def _check_center_net(config: center_net_pb2.CenterNet, at: str) -> Iterator[Pro
         yield from check_class_ids(config.post_processing, config.num_classes, field)
         unused = ("score_converter", "logit_scale")
         for name in non_default_fields(config.post_processing, unused):
-            yield no_effect(f"{field}.{name}", "scores of center_net are those of its heatmaps")
+            yield no_effect(f"{field}.{name}", "center_net takes its scores from its heatmaps")
     yield from check_parts(
         config.object_detection_task, f"{at}.object_detection_task", ("localization_loss",)
     )

@@ -86,7 +86,7 @@ class KeypointTask:
 
     name: str
     class_index: int  # from 0
-    indices: Tuple[int, ...]  # places of its keypoints among those of the groundtruth
+    indices: Tuple[int, ...]  # places of its keypoints in the groundtruth
     heads: Tuple[Head, ...]
     heatmap_loss: ClassificationLoss
     point_loss: LocalizationLoss
@@ -362,8 +362,8 @@ def _check_tasks(config: center_net_pb2.CenterNet, at: str) -> Iterator[Problem]
 def make_keypoint_tasks(config: center_net_pb2.CenterNet) -> Tuple[KeypointTask, ...]:
     """Builds the tasks of a `CenterNet` message.
 
-    Raises ConfigError if its label map cannot be read or lacks keypoints that a task names, or if
-    ids of keypoints are not places among those of all tasks.
+    Raises ConfigError if its label map cannot be read, lacks keypoints that a task names, or has a
+    keypoint id that is not below the number of keypoints of all tasks.
     """
     path = config.keypoint_label_map_path
     if not config.keypoint_estimation_task or path in ("", PLACEHOLDER):

@@ -1,7 +1,7 @@
 """Two-stage detectors: Faster R-CNN (Ren et al., 2015), R-FCN (Dai et al., 2016) and Mask R-CNN
 (He et al., 2017).
 
-Variable scopes are those of the Object Detection API: each stage's part of the backbone has one,
+Variable scopes are as in the Object Detection API: each stage's part of the backbone has one,
 the convolution before the first stage's head has none.
 """
 
@@ -147,7 +147,7 @@ class FasterRcnnDetector:
         predictions = predictions._replace(regions=stage_regions, second_stage=region_output)
         if self.return_raw_boxes:
             predictions = _with_raw_boxes(predictions, frame)
-        # Otherwise masks are those of the detections, see `postprocess`.
+        # Outside of training, `postprocess` predicts the masks of detections.
         if self.second.masks and self.is_training:
             mask_output = self.second.masks.predict(region_output.features, stage_regions)
             predictions = predictions._replace(mask_output=mask_output)
@@ -189,9 +189,8 @@ class FasterRcnnDetector:
         """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
         Without true shapes, int32 [B, 3], the whole padded images are real. `raw_boxes` are
-        those of the regions before suppression, each with the box of its best class. Detections of
-        a first stage without a second are proposals, all of class 0, and `raw_boxes` are the
-        decoded anchors.
+        the boxes before suppression: for each region, the box of its best class. Without a second
+        stage, detections are proposals, all of class 0, and `raw_boxes` are the decoded anchors.
         """
         frame = ImageFrame(predictions.inputs, true_shapes)
         with tf1.name_scope("Postprocessor"):

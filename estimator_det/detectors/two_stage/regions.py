@@ -309,7 +309,7 @@ class RegionSampler:
     ) -> Regions:
         """Chooses `sampling.batch_size` of N proposals of each image, in the same order.
 
-        Boxes of proposals are in pixels, those of groundtruth normalized to inputs [B, H, W, C].
+        Proposals are in pixels; groundtruth boxes are normalized to inputs [B, H, W, C].
         """
         if groundtruth is None:
             raise ValueError(
@@ -433,7 +433,7 @@ def detect_in_regions(
 ) -> BatchDetections:
     """Decodes boxes, cuts them to the real images, converts scores and suppresses.
 
-    Mask logits, float32 [B, N, K or 1, h, w], are those of the regions.
+    Mask logits, float32 [B, N, K or 1, h, w], belong to the regions, not to the detections.
     """
     boxes = coded_boxes(regions, output)
     best_classes = tf.argmax(output.class_logits[:, :, 1:], axis=2, output_type=tf.int32)
