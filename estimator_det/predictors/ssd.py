@@ -163,7 +163,7 @@ class WeightSharedBoxHead:
     # Applied at the end of a tower layer; None for no activation.
     activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = tf.nn.relu6
     forces_bias: bool = False  # True if layers before a normalizer have a bias, too
-    # Argument scope of separable last layers, inside that of all layers.
+    # Argument scope of separable last layers, inside `conv_scope`.
     last_layers_scope: ArgScope = no_scope
 
     def predict(

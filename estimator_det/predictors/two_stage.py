@@ -120,7 +120,7 @@ class RegionBoxHead:
     def object_paths(self, scopes: Sequence[str]) -> Paths:
         """Paths of the layers in object-based checkpoints of the TF2 line.
 
-        The first places of a list are those of the flattening, and of dropout.
+        The flattening, and dropout if there is any, have the first places of a list.
         """
         first = 1 + int(self.dropout_keep_probability < 1.0)
         owner = "model/_mask_rcnn_box_predictor"
