@@ -39,7 +39,7 @@ def operation_definition(operation_type: str) -> Optional[Any]:
 
 
 def gradient_of(operation: Any, *gradients: Any) -> Any:
-    """Computes the gradients of an operation's inputs from those of its outputs.
+    """Computes the gradients of an operation's inputs from the gradients of its outputs.
 
     The operation may be any object with type, inputs, outputs and get_attr.
     """
@@ -47,7 +47,7 @@ def gradient_of(operation: Any, *gradients: Any) -> Any:
 
 
 def forward_operation(operation: Any) -> Any:
-    """Returns the operation that an operation of a gradient is for; itself if it is of none."""
+    """Returns the forward operation of a gradient's operation, and other operations themselves."""
     while getattr(operation, "_original_op", None) is not None:
         operation = operation._original_op
     return operation

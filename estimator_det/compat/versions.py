@@ -1,6 +1,6 @@
 """The supported versions, and errors with the command that repairs an installation.
 
-These are ImportErrors whose `name` is that of this package.
+Each error is an ImportError with this package as its `name`.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def import_tensorflow() -> types.ModuleType:
 
 
 def _import_uncollected(module: str) -> types.ModuleType:
-    """Imports a module without garbage collection; in a program, it leaves the objects alone.
+    """Imports a module without garbage collection; programs never collect its objects.
 
-    It would visit all those of TensorFlow again and again, and once more when the process ends: a
-    second of each.
+    The collector would visit all objects of TensorFlow again and again during the import, and once
+    more when the process ends: a second each.
     """
     if module in sys.modules or not gc.isenabled():
         return importlib.import_module(module)

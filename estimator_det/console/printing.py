@@ -93,7 +93,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def listed(values: Iterable[Any], most: int, total: Optional[int] = None) -> str:
-    """`a, b and 3 more`: the first values; `total` is their number, by default that of `values`."""
+    """`a, b and 3 more`: the first values; `total` replaces the number of `values`."""
     texts = list(map(str, values))
     rest = (len(texts) if total is None else total) - most
     return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
@@ -121,13 +121,12 @@ def above_bars() -> ContextManager[Any]:
 def report(
     text: Any, stream: Optional[TextIO] = None, *, whole: bool = False, severity: str = ""
 ) -> None:
-    """Prints a line or several, escaped, at once, also into a pipe; on standard output by default.
+    """Prints one or more lines, escaped and flushed at once; on standard output by default.
 
-    As JSON, its severity is that given, or else that of a `Problem` that is printed.
-    Lines are cut to `LONGEST_LINE` unless the `whole` text is wanted, as of a document. Once the
-    reader has closed the pipe, as `head` does after a few lines, nothing is printed; nor are
-    messages for a standard error that is full. The program continues, for its files and its exit
-    code.
+    In JSON, the default severity is the severity of a `Problem`, and INFO for other texts. Lines
+    are cut to `LONGEST_LINE` unless `whole` is set, as for a document. Nothing is printed once the
+    reader has closed the pipe, as `head` does after a few lines, or if standard error is full. The
+    program continues, for its files and its exit code.
     """
     severity = severity or _SEVERITIES.get(getattr(text, "severity", ""), "INFO")
     text = str(text)

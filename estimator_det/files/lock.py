@@ -98,7 +98,7 @@ def _owner() -> Dict[str, Any]:
 
 
 def _parsed(text: bytes) -> Optional[Dict[str, Any]]:
-    """Content of a lock file; None for one that is empty or was cut short."""
+    """Content of a lock file; None if it is empty or was cut short."""
     try:
         holder = json.loads(text)
     except ValueError:

@@ -25,7 +25,7 @@ class MaskRegion(NamedTuple):
 def paste_mask(mask: Array, box: Array, size: Tuple[int, int]) -> MaskRegion:
     """Pastes a mask [h, w] that fills its box [4] into an image of H, W; pixels above 0.5 count.
 
-    The result is that of `tf.image.crop_and_resize` with the image as a box of the mask, but the
+    `tf.image.crop_and_resize` with the image as a box of the mask has the same result, but here the
     cost depends on the box, not on the image. Boxes are normalized yxyx; parts outside the image
     are cut off.
     """

@@ -44,7 +44,7 @@ def check_folder(
     is_earlier: bool = False,
     ignored: Iterable[str] = (),
 ) -> bool:
-    """True if a folder is new or empty; refuses one that a verb must not replace as a whole.
+    """True if a folder is new or empty; False if the verb may replace it; raises otherwise.
 
     Args:
         is_earlier: The contents show that a version without markers wrote it by this verb.

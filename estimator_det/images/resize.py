@@ -1,6 +1,6 @@
 """Resizing and normalization of images and masks for a network.
 
-Letters: B images, h x w before and H x W after, C channels, n masks. Sampling is that of TensorFlow
+Letters: B images, h x w before and H x W after, C channels, n masks. Sampling is as in TensorFlow
 1: no half-pixel centres, no antialiasing; masks use the nearest pixel.
 
 Sizes may be static or known at run time only. Both are rounded like in the Object Detection API:

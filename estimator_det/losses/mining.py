@@ -56,8 +56,8 @@ class HardExampleMiner:
 
     # Most anchors per image, before the ratio is applied; None: no limit.
     num_hard_examples: Optional[int] = 64
-    # An anchor is skipped if the IoU of its predicted box with that of a selected anchor of higher
-    # loss is above this.
+    # An anchor is skipped if the IoU of its predicted box with the box of a selected anchor of
+    # higher loss is above this.
     iou_threshold: float = 0.7
     loss_type: str = "both"  # "cls", "loc" or "both", the loss that ranks anchors
     cls_weight: float = 0.05  # factor of the classification loss in "both"
