@@ -20,7 +20,7 @@ class KeptCheckpoints:
         paths = list(state.all_model_checkpoint_paths) if state is not None else []
         present = [path for path in paths if tf1.train.checkpoint_exists(path)]
         times = tf1.train.get_checkpoint_mtimes(present)
-        # Names are relative to the folder; a run may continue one of another folder.
+        # Names are relative to the folder; a run may continue a checkpoint of another folder.
         self._listed = [
             (os.path.basename(path), saved)
             for path, saved in zip(present, times)

@@ -36,7 +36,7 @@ class ReplayedStep(NamedTuple):
 
     step: int  # counted as in training
     values: Dict[str, float]  # loss terms, learning rate, gradient_norm; checks that failed
-    gradient_norms: Norms  # by variable, those that are not finite first, then by size
+    gradient_norms: Norms  # by variable: first non-finite norms, then by size
     first_non_finite: Optional[FirstNonFinite]
 
     @property

@@ -144,7 +144,7 @@ def cells_of_batch(
 def draw_grid(
     cells: Sequence[GridCell], *, title: str = "", columns: int = 4, side: int = 360
 ) -> Image.Image:
-    """Draws all images in one, row by row; `side` is the longer one of each, in pixels."""
+    """Draws all images in one, row by row; `side` is the longer side of each in pixels."""
     if not cells:
         raise ValueError("a batch grid needs at least one image; given none")
     columns = min(columns, len(cells))

@@ -69,8 +69,7 @@ def draw_boxes(
         labels: A text per box. No label covers another; one without room is not drawn.
         scores: [n], in 0..1.
         colors: A number per box, for example its class, that selects its colour.
-        keypoints: [n, P, 2], y and x normalized to the image; those that are not finite are left
-            out.
+        keypoints: [n, P, 2], y and x normalized to the image; not drawn if not finite.
         keypoint_scores: [n, P], in 0..1; keypoints below `min_keypoint_score` are left out.
         mask_of: Index of a box -> its mask in the image, drawn translucent in the box's colour.
     """

@@ -115,7 +115,7 @@ class EndPreparation(tf1.train.SessionRunHook):
         threading.Thread(target=charts.load).start()
 
     def end(self, session: tf1.Session) -> None:
-        event_writer(self._folder)  # One that an Estimator opens also writes the graph.
+        event_writer(self._folder)  # If an Estimator opens the file, it also writes the graph.
 
 
 class EvaluationProgress(tf1.train.SessionRunHook):

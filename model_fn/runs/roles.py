@@ -267,8 +267,8 @@ def _without_effect(context: RunContext, role: str, evaluates: bool) -> Iterator
     if role == ESTIMATOR and options.data_service is not None:
         yield (
             "tf.data service: each record is read once an epoch as long as no data worker fails; "
-            "those that a failed one has not delivered are missing in that epoch. The position in "
-            "the data is not saved: a resumed run begins with a new epoch, in a new order. A "
+            "records that a failed one has not delivered are missing in that epoch. The position "
+            "in the data is not saved: a resumed run begins with a new epoch, in a new order. A "
             "record that cannot be used ends the run, whatever bad_records says"
         )
     if role == PARAMETER_SERVERS:

@@ -84,7 +84,7 @@ class EvaluatedBatch(NamedTuple):
             yield EvaluatedBatch(**fields)
 
     def with_detections(self, chosen: np.ndarray) -> EvaluatedBatch:
-        """One of `images` with some of its detections: bool [N], or indices in a new order."""
+        """An image of `images` with some of its detections: bool [N], or indices in a new order."""
         indices = np.arange(len(self.detection_scores))[chosen]
         fields = {
             name: values[indices]

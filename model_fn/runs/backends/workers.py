@@ -46,7 +46,7 @@ def wait_for_others(cluster: Cluster, task_timeout_secs: float) -> None:
             watch.look()
             stop.raise_if_requested()
             _accept_all(server)
-            # One that was seen once may be changing to TensorFlow's server.
+            # A task that listened before may be changing to TensorFlow's server.
             missing = [task for task in missing if not is_listening(cluster.address(task))]
             time.sleep(_POLL_SECS)
 
