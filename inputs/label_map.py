@@ -41,8 +41,8 @@ class LabelMap:
     def categories(self) -> List[Dict[str, Any]]:
         """The classes in the form for metrics and drawing: [{"id": 1, "name": "cat"}, …].
 
-        Those that have them also contain "keypoints", [{"id": 0, "name": "nose"}, …], and
-        "frequency", "r", "c" or "f".
+        Classes with keypoints also contain "keypoints", [{"id": 0, "name": "nose"}, …], and classes
+        with a frequency contain "frequency", "r", "c" or "f".
         """
         categories: List[Dict[str, Any]] = []
         for identifier, name in self.names.items():

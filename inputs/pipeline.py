@@ -231,7 +231,7 @@ def create_eval_input_fn(
     be smaller, unless the reader itself sets `drop_remainder: true`.
 
     Args:
-        preprocess: The one of `estimator_det.config.derived_models`.
+        preprocess: The `preprocess` of a detector for `derived_models.evaluated_model`.
         input_config: An `eval_input_reader`, or `train_input_reader` to evaluate on training data;
             None for the first `eval_input_reader`.
         sample_1_of_n: Reads every n-th record; None for the reader's `sample_1_of_n_examples`.

@@ -88,7 +88,7 @@ def record_offsets(path: str) -> Iterator[int]:
 def sample_records(path: str, num_places: int, num_records: int) -> Iterator[BytesOrDamage]:
     """Up to `num_records` records from each of some places that divide a file.
 
-    All are the first ones of a compressed file, which can only be read from its beginning.
+    In a compressed file, they are its first records, since it is only readable from the beginning.
     """
     with contextlib.closing(_Source(path)) as source:
         if source.size is None:
