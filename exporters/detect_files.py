@@ -49,17 +49,14 @@ class Filter(NamedTuple):
 
 
 class FileResult(NamedTuple):
-    """The result for one image file.
-
-    `highest_score` is of all detections of the wanted classes, and 0 without any.
-    """
+    """The result for one image file."""
 
     path: str
     detections: Optional[Detections]  # None if the image cannot be used
     drawing: Optional[str]  # path; None without one, or if the image cannot be used
     error: Optional[str]
     reduced_by: int = 1  # factor in `image_files.ImageFile`
-    highest_score: float = 0.0
+    highest_score: float = 0.0  # among all detections of the wanted classes; 0 without any
 
 
 def detect_files(
@@ -99,15 +96,12 @@ def detect_files(
 
 
 class ImageResult(NamedTuple):
-    """The result for one image; it has no image and no detections if the image cannot be used.
-
-    `highest_score` is the one of `FileResult`.
-    """
+    """The result for one image; it has no image and no detections if the image cannot be used."""
 
     line: Dict[str, Any]  # for JSON lines
     image: Optional[ImageFile] = None
     detections: Optional[Detections] = None
-    highest_score: float = 0.0
+    highest_score: float = 0.0  # field of `FileResult`
 
 
 def detect_image(

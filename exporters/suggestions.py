@@ -113,7 +113,7 @@ def perceptual_hash(pixels: np.ndarray) -> np.ndarray:
 
 
 def choose(pictures: Sequence[Picture], number: int) -> List[Picture]:
-    """The pictures of most worth, without those that look like one before."""
+    """The pictures of most worth, without any that looks like a better one."""
     chosen: List[Picture] = []
     for picture in sorted(pictures, key=lambda each: -each.worth.total):
         if len(chosen) == number:

@@ -1,6 +1,6 @@
 """Formats of exported models: each writes one, recognizes it by its content, and loads it.
 
-`exported_models` lists the models in an export, and `load_model` loads one of whatever format.
+`exported_models` lists the models in an export, and `load_model` loads a model of any format.
 """
 
 from __future__ import annotations

@@ -79,9 +79,9 @@ class TfliteGraph(NamedTuple):
 
 
 def raw_outputs(network: RestoredNetwork) -> List[str]:
-    """Adds RAW_OUTPUTS and the anchors to the graph of an SSD; returns their names.
+    """Names of raw outputs: RAW_OUTPUTS and anchors, which it adds to the graph of an SSD.
 
-    Those of a CenterNet are its detections.
+    A CenterNet has its detections instead.
     """
     if not network.config.model.HasField("ssd"):
         return [tensor.op.name for tensor in network.first.outputs.values()]

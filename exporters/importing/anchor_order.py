@@ -1,8 +1,8 @@
-"""Order of anchors: the interpolated one is last at each place, but second in models of 2017.
+"""Order of anchors: the interpolated scale is last at each place, but second in models of 2017.
 
-The first release of the TensorFlow Object Detection API made the anchor of aspect ratio 1 and the
-interpolated scale right after the one of aspect ratio 1. Heads of such models are permuted, which
-changes no detection.
+The first release of the TensorFlow Object Detection API put the anchor of the interpolated scale
+right after the first anchor of aspect ratio 1. Heads of such models are permuted, which changes no
+detection.
 """
 
 from __future__ import annotations
