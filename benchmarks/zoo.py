@@ -56,7 +56,7 @@ def size_and_work(
 ) -> Tuple[float, float]:
     """Parameters, and multiply-adds for an image, of the network with its heads.
 
-    Those of resizing and of suppression are left out.
+    Resizing of images and suppression of boxes are left out.
 
     Args:
         sides: Height and width of the image.

@@ -1,4 +1,4 @@
-"""Plants faults in labels of drawn shapes, and counts those that an evaluation finds."""
+"""Plants faults in labels of drawn shapes, and counts how many an evaluation finds."""
 
 from __future__ import annotations
 

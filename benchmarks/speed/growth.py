@@ -48,7 +48,7 @@ def _row(sizes: Tuple[int, ...], work: Callable[[int], Any]) -> Row:
 
 
 def processor_ms(work: Callable[[], Any]) -> float:
-    """Processor time of this process and those that it starts."""
+    """Processor time of this process and its child processes."""
     before = _processor_seconds()
     work()
     return 1000 * (_processor_seconds() - before)

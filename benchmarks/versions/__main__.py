@@ -2,8 +2,8 @@
 
 Each interpreter trains the same steps from the same seed, resumes from the other's checkpoint,
 exports, and runs the other's SavedModel. Prints the largest differences; the exit status is 1 if
-one is over its limit. With `--speed` it measures both instead, in turns; other arguments are those
-of `benchmarks.speed`.
+one is over its limit. With `--speed` it measures both instead, in turns; other arguments go to
+`benchmarks.speed`.
 """
 
 from __future__ import annotations
