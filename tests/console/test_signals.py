@@ -63,7 +63,7 @@ print("survived")
 
 @pytest.fixture(autouse=True)
 def default_handlers() -> Iterator[None]:
-    """Those of a shell's foreground, wherever the tests run."""
+    """Signal handlers as in a shell's foreground, wherever the tests run."""
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     yield

@@ -177,7 +177,7 @@ def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
     for name in expected.keys() - {"Eval_Diagnostics"}:
         if not isinstance(expected[name], bytes):
             assert values[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
-    # Those of a large model remain variables.
+    # Weights of a large model remain variables.
     with monkeypatch.context() as patch:
         patch.setattr(savers, "_MOST_CONSTANT_BYTES", 0)
         large = _evaluate(config, {"checkpoint": checkpoint}, checkpoint)

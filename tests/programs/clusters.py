@@ -57,7 +57,7 @@ class LocalCluster:
         self.runs: Dict[str, Run] = {}
 
     def environment(self, job: str, index: int = 0) -> Dict[str, str]:
-        """That of one task."""
+        """Environment of one task."""
         task: Dict[str, Any] = {"type": job, "index": index}
         return {"TF_CONFIG": json.dumps({"cluster": self.jobs, "task": task})}
 

@@ -76,7 +76,7 @@ def run(
     return tf.nest.map_structure(lambda value: None if value is None else value.numpy(), result)
 
 
-# Of those compiled by XLA one of each kind; that static shapes change nothing, others show below.
+# Cases that XLA compiles, one of each kind. Tests below show that static shapes change nothing.
 COMPILED = {"batch_base", "mc_soft_perclass"}
 
 

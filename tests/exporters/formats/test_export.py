@@ -309,7 +309,7 @@ def test_fields_that_an_export_does_not_use_are_not_checked(change, tmp_path, ca
 
 
 def test_the_graph_of_converters(calibrated, tmp_path):
-    """Its operations are those that converters know, and it detects the same."""
+    """Converters know all its operations, and it detects the same."""
     folder = str(tmp_path / "exported")
     with restored_network(
         calibrated.config,

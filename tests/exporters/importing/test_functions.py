@@ -292,7 +292,7 @@ def test_outputs_and_names_of_inlined_operations():
 
 
 def test_equal_layers_have_no_order_in_functions():
-    """Those of a flat graph are in the order in which they are built."""
+    """Layers of a flat graph are in the order in which they are built."""
     graph_def = tf1.GraphDef()
     arrays = {}
     for name in ("first", "second"):

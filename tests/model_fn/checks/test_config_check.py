@@ -21,7 +21,7 @@ EVALUATION = "eval_input_reader=[]"
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Records of a circle; a label map of it, one of two classes and one of other records."""
+    """Records of a circle; label maps `same` with its class and `other` without it."""
     features = {"image/encoded": encoded(examples.picture()), **BOXES}
     texts = {"image/object/class/text": ["circle", "circle"]}
     examples.write(tmp_path / "a.record", [example({**features, **texts})])

@@ -81,7 +81,7 @@ def test_images_in_training_and_evaluation():
 
 
 def coverage(reasons: list, lost: list = (), forced: bool = True, pixels=(5.0, 5.0)) -> Coverage:
-    """Of boxes with the reason given, "" for those that are matched."""
+    """Coverage of boxes with these reasons, "" for a matched box."""
     num = len(reasons)
     rows = {
         name: np.array([r == name for r in reasons]) for name in (SMALL, LARGE, ELONGATED, BETWEEN)

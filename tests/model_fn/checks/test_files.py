@@ -103,7 +103,7 @@ def test_files_that_cannot_be_read(tmp_path):
 
 @pytest.fixture
 def make_config(tmp_path: pathlib.Path) -> Any:
-    """Records of a cat and a dog; a label map of the same, one of others, and a cut one."""
+    """Records of a cat and a dog; label maps with a cat, with an owl, and cut off."""
     features = {"image/encoded": encoded(examples.picture()), **BOXES}
     features["image/object/class/text"] = ["cat", "dog"]
     examples.write(tmp_path / "a.record", [example(features)])

@@ -25,7 +25,7 @@ def _find(value: Any) -> Optional[FirstNonFinite]:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        # Of those that reach the loss, the first.
+        # The first tensor that reaches the loss.
         ([1, -1, 4, -1], FirstNonFinite("layer/root:0", "Sqrt", "layer", False, [4], 2, 0, 1, 2)),
         # What is masked is not the cause.
         ([1, 2, 3, 4], None),

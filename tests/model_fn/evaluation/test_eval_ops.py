@@ -29,7 +29,7 @@ CATEGORIES: List[Any] = [
     {"id": 2, "name": "dog"},
 ]
 
-# Of 300 x 400 pixels, resized to 30 x 40 and padded to 40 x 80; then one of 50 x 60, not resized.
+# The first image is resized from 300 x 400 to 30 x 40 and padded; the second is not resized.
 ORIGINAL = [[300, 400], [50, 60]]
 REAL = [[30, 40, 3], [40, 48, 3]]
 PADDED = (40, 80)
@@ -64,7 +64,7 @@ def _groundtruth(**more: Any) -> Groundtruth:
 
 
 def _detections() -> BatchDetections:
-    """Those of the groundtruth, classes from 0, as `postprocess` gives them."""
+    """The boxes of the groundtruth, with classes from 0, as `postprocess` returns them."""
     boxes = tf.constant(_normalized(ORIGINAL))
     return BatchDetections(
         boxes=boxes,

@@ -143,7 +143,7 @@ def test_thresholds_of_other_scores_are_refused_or_left_out(config, tmp_path, ca
     # An evaluation of the run with these scores has a folder of its own.
     fitting = write(tmp_path / OTHER_SETTINGS / "eval_0", config)
     assert score_thresholds.find_usable(config, str(tmp_path / "model.ckpt-20")) == fitting
-    # Those of a file of detections are of no model, and may be given.
+    # Thresholds of a file of detections belong to no model, and may be given.
     path = score_thresholds.write(str(tmp_path), 0, "0", TABLE)
     score_thresholds.check(path, config.model)
 

@@ -118,7 +118,7 @@ def test_hooks_of_the_user_get_the_same_with_each_engine(readers, tmp_path, loop
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> List[float]:
-    """Those of this process, which are not waited for."""
+    """Pauses of this process, which it does not wait for."""
     slept: List[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     return slept

@@ -110,7 +110,7 @@ def test_no_step_begins_after_one_that_is_not_finite(tmp_path):
 
     steps = _Steps(bad)
     taken = _backend(tmp_path)._steps_of_workers(steps, 20)
-    assert len(taken) == 4  # those that had begun
+    assert len(taken) == 4  # the steps that had begun
     merged = coordinator._merged(taken, 2)
     assert int(merged.num_taken) == 3 and not bool(merged.is_finite)
     assert float(merged.scalars["loss"]) == 1
@@ -134,7 +134,7 @@ def test_no_step_begins_while_a_task_is_missing(tmp_path, monkeypatch):
         return has_ended(result)
 
     monkeypatch.setattr(steps, "has_ended", end_later)
-    # Those that run are waited for, so that a checkpoint has all of them or none.
+    # It waits for running steps, so that a checkpoint has all of them or none.
     assert len(backend._steps_of_workers(steps, 20)) == 4
     assert backend._steps_of_workers(steps, 20) == []
 

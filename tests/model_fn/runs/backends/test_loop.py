@@ -254,7 +254,7 @@ def test_checkpoints_end_calls_whose_steps_and_waits_count(tmp_path, monkeypatch
     assert sorted(steps) == [0, 3, 6, 7]
     reports = [(each["step"], each.get("input_wait_share")) for each in _reports(tmp_path)]
     assert reports == [(3, None), (4, 1 / 8), (6, 2 / 8), (7, 1 / 8)]
-    # Even batches are of the first stream, odd ones of the second.
+    # Even batches come from the first stream, odd batches from the second.
     position = positions.read(str(tmp_path / positions.POSITION_FILE), 6)
     assert position is not None
     assert {stream: at.number for stream, at in position.streams.items()} == {0: 10, 1: 12}
