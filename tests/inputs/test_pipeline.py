@@ -191,13 +191,6 @@ def test_scores_of_all_classes_replace_one_hot_classes(tmp_path):
     assert labels["groundtruth_classes"][2, :2].argmax(1).tolist() == [1, 0]
 
 
-def test_steps_for_other_classes(tmp_path):
-    step = "data_augmentation_options { drop_label_probabilistically { label: 9 } }"
-    config = reading(tmp_path, [example({})], f"train_config {{ {step} }}")
-    with pytest.raises(ConfigError, match=r"options\[0\]\..*label: 9 is not a class of the model"):
-        inputs.create_train_input_fn(config, preprocess_of(config))()
-
-
 def test_context_features(tmp_path):
     length = {"image/context_feature_length": 2}
     ids = {"image/context_features_image_id_list": ["a"]}

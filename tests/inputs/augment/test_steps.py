@@ -17,12 +17,7 @@ from inputs.augment.pad import pad, random_pad_to_aspect_ratio
 from inputs.augment.square import Frame, border_size, frame_by_scale, to_square
 from inputs.augment.ssd_crop import (
     SSD_OPERATIONS,
-    Padding,
-    _operations,
-    _padding,
-    _ssd_crop_pad_parts,
 )
-from inputs.sample import Sample
 from tests.faults import faults
 from tests.inputs.augment.helpers import (
     config_of,
@@ -63,55 +58,14 @@ def test_settings_that_do_not_fit_the_records(text, reader, message):
 
 # Crops.
 
-# Rows 2 to 7 and columns 4 to 14 of an image of 10 x 20.
-WINDOW = Window(tf.constant([2, 4]), tf.constant([5, 10]), tf.constant([0.2, 0.2, 0.7, 0.7]))
 
-
-def _sample() -> Sample:
-    return Sample(
-        image=tf.constant(np.arange(600).reshape(10, 20, 3), tf.float32),
-        boxes=tf.constant(
-            [
-                [0.2, 0.2, 0.7, 0.7],  # the window itself
-                [0.0, 0.0, 0.2, 0.2],  # touches its corner
-                [0.1, 0.2, 0.5, 0.6],  # three quarters inside
-                [0.3, 0.3, 0.3, 0.5],  # no area
-            ]
-        ),
-        classes=tf.constant([1, 2, 3, 4], tf.int64),
-        weights=tf.ones([4]),
-        masks=tf.constant(np.arange(800).reshape(4, 10, 20), tf.float32),
-        keypoints=tf.constant([[[0.45, 0.3], [0.1, 0.3]]] * 4),
-        keypoint_visibilities=tf.ones([4, 2], tf.bool),
-        area=tf.constant([100.0, 200.0, 1000.0, 0.0]),
-    )
-
-
-def test_crop_by_hand():
-    sample = _sample()
-    result = crop(sample, WINDOW, tf.constant(0.7), tf.constant(True))
-    np.testing.assert_array_equal(result.classes, [1, 3])
-    np.testing.assert_array_equal(result.image, sample.image[2:7, 4:14])
-    np.testing.assert_array_equal(result.masks, np.array(sample.masks)[[0, 2], 2:7, 4:14])
-    np.testing.assert_allclose(result.boxes, [[0, 0, 1, 1], [0, 0, 0.6, 0.8]], atol=1e-6)
-    np.testing.assert_allclose(result.keypoints[0], [[0.5, 0.2], [np.nan] * 2], atol=1e-6)
-    np.testing.assert_array_equal(result.keypoint_visibilities, [[True, False]] * 2)
-    np.testing.assert_allclose(result.area, [100.0, 750.0], rtol=1e-5)
-    unclipped = crop(sample, WINDOW, tf.constant(0.0), tf.constant(False))
-    np.testing.assert_allclose(unclipped.boxes[1], [-0.2, 0.0, 0.6, 0.8], atol=1e-6)
-    np.testing.assert_allclose(unclipped.keypoints[0], [[0.5, 0.2], [-0.2, 0.2]], atol=1e-6)
-    assert np.array(unclipped.keypoint_visibilities).all()
-    np.testing.assert_allclose(unclipped.area, [100.0, 1000.0])
-
-
-@pytest.mark.parametrize(
-    ("thresh", "keep_all", "classes"),
-    [(0.0, False, [1, 3]), (0.8, False, [1]), (1.0, False, [1]), (1.0, True, [1, 2, 3, 4])],
-)
-def test_crop_keeps_boxes_from_the_threshold_on(thresh, keep_all, classes):
-    clips = tf.constant(not keep_all)
-    result = crop(_sample(), WINDOW, tf.constant(thresh), clips, tf.constant(keep_all))
-    np.testing.assert_array_equal(result.classes, classes)
+def test_a_crop_that_keeps_all_leaves_areas_as_they_are():
+    """Unless it clips: then they shrink with their boxes, as in a mosaic."""
+    sample, box = sample_of("full"), tf.constant([0.1, 0.1, 0.3, 0.5])
+    window = Window(tf.constant([2, 3]), tf.constant([5, 13]), box)
+    result = crop(sample, window, tf.constant(1.0), tf.constant(False), tf.constant(True))
+    np.testing.assert_array_equal(result.classes, sample.classes)
+    np.testing.assert_array_equal(result.area, sample.area)
 
 
 def test_images_are_left_whole_up_to_random_coef():
@@ -132,13 +86,6 @@ def test_standard_operations_are_those_of_the_object_detection_api():
         assert (operation.min_aspect_ratio, operation.max_aspect_ratio) == (0.5, 2.0)
         assert (operation.min_area, operation.max_area) == (np.float32(0.1), 1.0)
         assert (operation.clip_boxes, operation.random_coef) == (True, np.float32(0.15))
-    plain, padded = config_of("ssd_random_crop {}"), config_of("ssd_random_crop_pad {}")
-    assert _operations(plain) == list(SSD_OPERATIONS)
-    operations, paddings = _ssd_crop_pad_parts(padded)
-    assert operations == list(SSD_OPERATIONS[1:])
-    assert paddings == [Padding((1.0, 1.0), (2.0, 2.0), None)] * 6
-    assert _operations(config_of("ssd_random_crop_fixed_aspect_ratio {}")) == list(SSD_OPERATIONS)
-    assert _padding(config_of("ssd_random_crop_pad_fixed_aspect_ratio {}")) == paddings[0]
 
 
 def test_second_crop_clips_as_the_operation_says():
