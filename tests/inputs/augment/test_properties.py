@@ -43,8 +43,6 @@ NUM_RECORDS = {
 SINGLE = [name for name, count in NUM_RECORDS.items() if count == 1]
 NEEDS_SCORES = {"convert_class_logits_to_softmax"}
 NEEDS_RGB = {"rgb_to_gray", "subtract_channel_mean"}
-# Boxes do not enclose their object any more: they are jittered, or kept after it has left.
-LOOSE_BOXES = {"random_jitter_boxes", "autoaugment_image", "rand_augment"}
 SEEDS = [[seed, 11] for seed in range(12)]
 
 
@@ -96,14 +94,6 @@ def _computes_pixels(name: str) -> bool:
     return name not in SINGLE or hasattr(getattr(step, "function", step), "__wrapped__")
 
 
-def _one_box(sample: Sample) -> Sample:
-    """Its first box alone, with one keypoint in its centre."""
-    one = {field: getattr(sample, field)[:1] for field in PER_BOX_FIELDS}
-    one["keypoints"] = tf.reshape((one["boxes"][:, :2] + one["boxes"][:, 2:]) / 2.0, [1, 1, 2])
-    one["keypoint_visibilities"] = tf.constant([[True]])
-    return sample._replace(**one)
-
-
 @pytest.mark.parametrize("name", NUM_RECORDS)
 def test_every_augmentation(name):
     """On an image with all fields, in a graph of unknown shapes; with and without boxes."""
@@ -129,32 +119,6 @@ def test_every_augmentation(name):
             np.testing.assert_array_equal(value, before[field])
     if name.startswith(("rand", "ssd_", "drop_", "autoaugment")) or name not in SINGLE:
         assert len(outcomes) > 1
-
-
-@pytest.mark.parametrize("name", SINGLE)
-def test_mask_and_keypoint_follow_the_only_box(name):
-    """A mask that fills its box still does so, and a keypoint in its centre stays there."""
-    settings = {key: text for key, text in SETTINGS.items() if "permutation" not in text}
-    for key in set(SETTINGS) - set(settings):
-        settings[key] = SETTINGS[key].split(":")[0] + ": 0"
-    augment = make_augmentation([step(f"{name} {{ {settings.get(name, '')} }}")])
-    sample = _one_box(sample_of("full"))
-    for seed in SEEDS[:4]:
-        result = arrays(augment(sample, tf.constant(seed, tf.int64)))
-        _check(result, arrays(sample))
-        if name in LOOSE_BOXES | CHANGES_FRAME:
-            continue
-        size = np.array(result["image"].shape[:2])
-        pixel = np.maximum(size / [24, 32], 1.0) * 1.01 / size
-        for box, mask, keypoint in zip(result["boxes"], result["masks"], result["keypoints"]):
-            _check_boxes(name, result["boxes"])
-            if ((box[2:] - box[:2]) * size < 1.0).any():
-                continue
-            places = np.argwhere(mask > 0)
-            assert np.all(np.abs(places.min(axis=0) / size - box[:2]) <= pixel)
-            assert np.all(np.abs((places.max(axis=0) + 1) / size - box[2:]) <= pixel)
-            if (box > 0).all() and (box < 1).all():  # not cut by the edge
-                np.testing.assert_allclose(keypoint[0], (box[:2] + box[2:]) / 2, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", SINGLE)
