@@ -142,21 +142,6 @@ def test_text_wins_over_label(label_map):
     assert decode({**BOXES, **LABELS}, label_map).classes.tolist() == [2, 1]
 
 
-@pytest.mark.parametrize("mask_type", ["PNG_MASKS", "NUMERICAL_MASKS"])
-def test_masks(mask_type):
-    masks = np.zeros((2, 8, 12), np.uint8)
-    masks[0, 2:5, 3:6] = 1
-    masks[1, :, 7] = 1
-    values: Any = [encoded(mask * 255) for mask in masks]
-    if mask_type == "NUMERICAL_MASKS":
-        values = masks.astype(float).ravel().tolist()
-    options = f"load_instance_masks: true mask_type: {mask_type}"
-    sample = decode({**BOXES, **LABELS, "image/object/mask": values}, options)
-    np.testing.assert_array_equal(sample.masks, masks)
-    if mask_type == "NUMERICAL_MASKS":
-        assert decode({**BOXES, **LABELS}, options).masks.tolist() == (masks * 0).tolist()
-
-
 @pytest.mark.parametrize(
     ("visibility", "points", "visible"),
     [
