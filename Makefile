@@ -12,6 +12,7 @@ RERUNS ?= 0
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(notdir $(PYTHON))-$(TENSORFLOW)
+TOOLS := $(VENV)-tools
 SOURCES := estimator_det inputs model_fn exporters benchmarks tests docs setup.py noxfile.py
 # What another TensorFlow breaks first: golden numbers (whole models contain matching and heads),
 # an input pipeline, a resumed run. `make versions` trains, evaluates, exports and serves.
@@ -102,20 +103,25 @@ lock:
 	$(COMPILE) --output-file requirements_lock.txt
 	$(COMPILE) --constraint requirements_lock.txt --extra test --extra protos --output-file requirements_test_lock.txt
 	$(COMPILE) --extra test --extra all --output-file requirements_extras_lock.txt
+	$(UV) --group tools --universal --python-version 3.9 --constraint requirements_test_lock.txt \
+	  --output-file requirements_tools_lock.txt
 	printf '%s\n' $(TFJS) | $(UV) - --python-version 3.11 --output-file requirements_tfjs_lock.txt
 	for python in 3.9 3.10 3.11 3.12 3.13; do for machine in x86_64 aarch64; do \
 	  $(TRY) --python-version $$python --python-platform $$machine-manylinux_2_28 --requirement requirements_test_lock.txt \
 	  || exit 1; done; done
 	rm -rf $(VENV)-lock
 
+# What docs, audit and dist run.
+$(TOOLS)/.installed: $(STAMP) requirements_tools_lock.txt
+	$(call layer,$(TOOLS))
+	$(TOOLS)/bin/python -m pip install --quiet --no-compile --require-hashes --requirement requirements_tools_lock.txt
+	@touch $@
+
 # Wheel and source distribution. REPOSITORY=https://… makes the links of the long description absolute.
-dist:
+dist: $(TOOLS)/.installed
 	rm -rf dist build
-	$(PYTHON) -m venv --clear $(VENV)-dist
-	$(VENV)-dist/bin/python -m pip install --quiet 'build>=1.2' 'twine>=6.1'
-	$(VENV)-dist/bin/python -m build --quiet --outdir dist
-	$(VENV)-dist/bin/twine check --strict dist/*
-	rm -rf $(VENV)-dist
+	$(TOOLS)/bin/python -m build --quiet --no-isolation --outdir dist
+	$(TOOLS)/bin/twine check --strict dist/*
 
 # Each of them in an empty environment, and the demo from it.
 test-dist: dist
@@ -136,11 +142,8 @@ test-extras: $(STAMP)
 	NO_SKIPS=1 ESTIMATOR_DET_CONVERTERS=$(abspath $(VENV)-tfjs) $(subst $(BIN),$(VENV)-extras/bin,$(PYTEST)) $(EXTRAS_TESTS)
 	rm -rf $(VENV)-extras $(VENV)-tfjs
 
-audit: $(STAMP)
-	$(call layer,$(VENV)-audit)
-	$(VENV)-audit/bin/python -m pip install --quiet 'pip-audit>=2.9'
-	$(VENV)-audit/bin/python -m tests.audit
-	rm -rf $(VENV)-audit
+audit: $(TOOLS)/.installed
+	$(TOOLS)/bin/python -m tests.audit
 
 # What keeps the version from a release is said before the tests, not half an hour later.
 release: $(STAMP)
@@ -195,11 +198,8 @@ demo: $(STAMP)
 	$(BIN)/estimator-det demo --output_dir demo_output --num_train_steps 800
 
 # The variable hides an advertisement of the theme. `strict` turns warnings into errors.
-docs: $(STAMP)
-	$(call layer,$(VENV)-docs)
-	$(VENV)-docs/bin/python -m pip install --quiet --no-build-isolation --editable '.[docs]' 'tensorflow==$(TENSORFLOW)'
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/python -m mkdocs build --quiet
-	rm -rf $(VENV)-docs
+docs: $(TOOLS)/.installed
+	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/python -m mkdocs build --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix $(SOURCES)
@@ -209,6 +209,6 @@ protos: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. estimator_det/protos/*.proto
 
 clean:
-	rm -rf $(VENV) $(foreach each,newest dist lock extras tfjs docs audit,$(VENV)-$(each)) .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(foreach each,newest dist lock extras tfjs tools,$(VENV)-$(each)) .nox build dist site *.egg-info demo_output .mypy_cache .ruff_cache .pytest_cache \
 	  .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -34,7 +34,8 @@ estimator_servers = pytest.mark.skipif(
     versions.release(tf.__version__) >= versions.WITHOUT_ESTIMATOR,
     reason="parameter servers of an Estimator need TensorFlow 2.15",
 )
-PROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT: Dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: Dict[str, Any] = PYPROJECT["project"]
 
 # What `quicken` replaces.
 ORIGINALS = tuple(

@@ -71,6 +71,10 @@ def test_packages_are_locked_for_every_python(python):
     product = _locked("requirements_lock.txt", python)
     tests = _locked("requirements_test_lock.txt", python)
     extras = _locked("requirements_extras_lock.txt", python)
+    tools = _locked("requirements_tools_lock.txt", python)
+    assert {"mkdocs", "pip_audit", "twine"} <= set(tools)
+    for name in set(tools) & set(tests):
+        assert tools[name] == tests[name], "one environment has both"
     assert product.items() <= tests.items()
     assert "pytest" not in product and {"pytest", "apache_beam", "av"} <= set(extras)
     for requirement in map(Requirement, PROJECT["dependencies"]):

@@ -17,7 +17,7 @@ import exporters
 import inputs
 import model_fn
 from tests import audit, release
-from tests.conftest import PROJECT, ROOT
+from tests.conftest import PROJECT, PYPROJECT, ROOT
 from tests.processes import run_python
 
 ROOMS = ("estimator_det", "exporters", "inputs", "model_fn")
@@ -157,7 +157,7 @@ def test_the_public_api_is_one_import():
 
 def test_every_dependency_has_its_reason():
     reasons = (ROOT / "docs" / "dependencies.md").read_text()
-    extras = PROJECT["optional-dependencies"].values()
-    requirements = {*PROJECT["dependencies"], *itertools.chain(*extras)}
+    groups = [*PROJECT["optional-dependencies"].values(), *PYPROJECT["dependency-groups"].values()]
+    requirements = {*PROJECT["dependencies"], *itertools.chain(*groups)}
     for name in {re.split(r"[<>=; []", requirement)[0] for requirement in requirements}:
         assert re.search(rf"\b{re.escape(name)}\b", reasons), name
