@@ -25,26 +25,27 @@ SETTINGS = (
     # Heads start at zero: the network below them cannot learn to feed heads that do not learn.
     f"model.ssd.box_predictor.{INITIALIZER}.stddev=0",
 )
-# Three seeds reach 0.49 to 0.56, the best of the faults 0.22. At one overlap of 0.5 half the box
-# coder's scales reached 0.88 after 450 steps.
-BOUND = 0.35
+# Four seeds reach 0.49 to 0.56 and 0.95 to 0.98; the best of the faults, which is the box coder's,
+# 0.22 to 0.26 and 0.71 to 0.81.
+BOUNDS = {"DetectionBoxes_Precision/mAP": 0.35, "DetectionBoxes_Precision/mAP@.50IOU": 0.88}
 
 
 def _learn(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, assignments: Sequence[str] = ()
-) -> float:
-    """mAP of 100 held-out images after training on 600; circles are the only shapes."""
+) -> Dict[str, float]:
+    """Metrics of 100 held-out images after training on 600; circles are the only shapes."""
     monkeypatch.setattr(shapes, "CLASS_NAMES", ("circle",))
     monkeypatch.setitem(shapes.SIZES, "learning", shapes.Size(600, 100, 1))
     files = shapes.make_dataset(str(folder / "data"), 0, "learning")
     config = demo.demo_config(files, STEPS, [*SETTINGS, *assignments])
     options = TrainOptions(seed=0, evaluation=EvaluationOptions(export_final=False))
     metrics = runner.run(config, str(folder / "run"), options)
-    return metrics["DetectionBoxes_Precision/mAP"]
+    return {name: metrics[name] for name in BOUNDS}
 
 
 def test_the_shipped_ssd_learns(no_charts, tmp_path, monkeypatch):
-    assert _learn(tmp_path, monkeypatch) > BOUND
+    metrics = _learn(tmp_path, monkeypatch)
+    assert all(metrics[name] > bound for name, bound in BOUNDS.items()), metrics
 
 
 def _keep_boxes(points: tf.Tensor, is_flipped: tf.Tensor) -> tf.Tensor:
@@ -70,10 +71,11 @@ FAULTS: Dict[str, Any] = {
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_bound_finds_a_fault(fault, no_charts, tmp_path, monkeypatch):
+def test_the_bounds_find_a_fault(fault, no_charts, tmp_path, monkeypatch):
     assignments = []
     if isinstance(FAULTS[fault], str):
         assignments = [f'train_config.freeze_variables=["{FAULTS[fault]}"]']
     else:
         monkeypatch.setattr(*FAULTS[fault])
-    assert _learn(tmp_path, monkeypatch, assignments) < BOUND
+    metrics = _learn(tmp_path, monkeypatch, assignments)
+    assert all(metrics[name] < bound for name, bound in BOUNDS.items()), metrics
