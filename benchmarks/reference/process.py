@@ -71,6 +71,7 @@ class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def create_module(self, spec: Any) -> types.ModuleType:
         module = types.ModuleType(spec.name)
+        module.__path__ = []
         module.__getattr__ = lambda name: type(name, (), {})  # type: ignore[method-assign]
         return module
 
