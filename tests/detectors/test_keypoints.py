@@ -15,7 +15,11 @@ from estimator_det.compat import tf
 from estimator_det.config import pipeline, rules
 from estimator_det.detectors.base import Groundtruth, make_detector
 from estimator_det.detectors.center_net.center_net import CenterNetPredictions
-from estimator_det.detectors.center_net.keypoints import SCORE_DISTANCE_RATIO, Refinement, refine
+from estimator_det.detectors.center_net.keypoint_refinement import (
+    SCORE_DISTANCE_RATIO,
+    Refinement,
+    refine,
+)
 from estimator_det.errors import ConfigError
 from estimator_det.protos import pipeline_pb2
 from tests.detectors.keypoint_configs import LABEL_MAP, SIDE, small_config

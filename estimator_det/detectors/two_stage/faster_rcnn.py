@@ -28,9 +28,9 @@ from estimator_det.detectors.base import (
     check_num_classes,
     check_parts,
 )
-from estimator_det.detectors.two_stage import masks, proposals, regions
+from estimator_det.detectors.two_stage import masks, proposals, region_stage, regions
 from estimator_det.detectors.two_stage.proposals import Regions
-from estimator_det.detectors.two_stage.regions import RegionOutput
+from estimator_det.detectors.two_stage.region_stage import RegionOutput
 from estimator_det.detectors.variables import collection_of_replica, variables_to_restore
 from estimator_det.errors import Problem, error, warning
 from estimator_det.extractors.stages import (
@@ -82,7 +82,7 @@ class TwoStagePredictions(NamedTuple):
 class SecondStage:
     """The stages after the proposals."""
 
-    stage: regions.RegionStage  # regions -> boxes and classes
+    stage: region_stage.RegionStage  # regions -> boxes and classes
     loss: regions.RegionLoss  # loss of the regions
     postprocessing: Postprocessing  # regions -> detections
     # Chooses the regions of a training step; None: all proposals.
@@ -246,17 +246,17 @@ class FasterRcnnDetector:
         stage = self.second.stage
         if not (self.second.masks or self.return_box_features or self.return_crops):
             return detections
-        assert isinstance(stage, regions.CropStage)
+        assert isinstance(stage, region_stage.CropStage)
         boxes = frame.to_pixels(detections.boxes)
         detected = Regions(boxes, tf.cast(detections.num, tf.int32))
         context = AttentionContext(detected.valid, predictions.context)
         crops = stage.crop(predictions.feature_maps, boxes, frame.inputs, context)
         features = stage.box_features(crops, context)
         if self.return_crops:
-            detections = detections._replace(cropped_features=regions.per_region(crops, boxes))
+            detections = detections._replace(cropped_features=region_stage.per_region(crops, boxes))
         if self.return_box_features:
             averages = tf.reduce_mean(features, axis=[1, 2])
-            detections = detections._replace(features=regions.per_region(averages, boxes))
+            detections = detections._replace(features=region_stage.per_region(averages, boxes))
         if not self.second.masks:
             return detections
         output = self.second.masks.predict(features, detected)
@@ -393,7 +393,7 @@ def _make_second_stage(
     # Mining chooses among all proposals, instead of a sample.
     samples = is_training and not config.HasField("hard_example_miner")
     return SecondStage(
-        stage=regions.make_region_stage(config, extractor, is_training),
+        stage=region_stage.make_region_stage(config, extractor, is_training),
         loss=regions.make_region_loss(config),
         postprocessing=regions.make_postprocessing(config.second_stage_post_processing),
         sampler=regions.make_region_sampler(config) if samples else None,

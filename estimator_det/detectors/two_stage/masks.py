@@ -13,11 +13,8 @@ from estimator_det.boxes.assign import TargetAssigner
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.base import Groundtruth, normalize_boxes
 from estimator_det.detectors.two_stage.proposals import Regions
-from estimator_det.detectors.two_stage.regions import (
-    assign_classes,
-    make_region_assigner,
-    per_region,
-)
+from estimator_det.detectors.two_stage.region_stage import per_region
+from estimator_det.detectors.two_stage.regions import assign_classes, make_region_assigner
 from estimator_det.images.resize import height_and_width
 from estimator_det.losses.classification import sigmoid_cross_entropy, zero_images
 from estimator_det.nets.roi import crop_regions

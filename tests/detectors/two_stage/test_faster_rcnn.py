@@ -11,7 +11,7 @@ from estimator_det.detectors import make_detector, make_preprocessor
 from estimator_det.detectors.base import ImageFrame
 from estimator_det.detectors.two_stage.faster_rcnn import TwoStagePredictions, _with_raw_boxes
 from estimator_det.detectors.two_stage.proposals import Regions, RpnOutput
-from estimator_det.detectors.two_stage.regions import RegionOutput
+from estimator_det.detectors.two_stage.region_stage import RegionOutput
 from estimator_det.errors import ConfigError
 from tests.detectors.configs import shapes_of_detections
 from tests.detectors.two_stage import configs

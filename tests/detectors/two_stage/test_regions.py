@@ -11,9 +11,9 @@ import pytest
 from estimator_det.boxes.matching import IGNORED, UNMATCHED
 from estimator_det.compat import tf
 from estimator_det.detectors.base import ImageFrame
-from estimator_det.detectors.two_stage import proposals, regions
+from estimator_det.detectors.two_stage import proposals, region_stage, regions
 from estimator_det.detectors.two_stage.proposals import Regions
-from estimator_det.detectors.two_stage.regions import RegionOutput
+from estimator_det.detectors.two_stage.region_stage import RegionOutput
 from tests.detectors.two_stage.configs import LABELS, SCENE, small_config
 from tests.faults import faults
 
@@ -30,11 +30,11 @@ def test_stages_as_configured():
     text = """use_matmul_crop_and_resize: true
         initial_crop_size: 14 maxpool_kernel_size: 3 maxpool_stride: 2"""
     extractor: Any = types.SimpleNamespace(recipe=types.SimpleNamespace(is_tf2_line=False))
-    stage = regions.make_region_stage(config(text), extractor, is_training=False)
+    stage = region_stage.make_region_stage(config(text), extractor, is_training=False)
     assert (stage.crop_size, stage.pool_size, stage.pool_stride, stage.matmul) == (14, 3, 2, True)
     text += """ second_stage_box_predictor { rfcn_box_predictor { depth: 4 crop_height: 4
         crop_width: 10 num_spatial_bins_height: 2 num_spatial_bins_width: 5 } }"""
-    head = regions.make_region_stage(config(text), extractor, is_training=False).head
+    head = region_stage.make_region_stage(config(text), extractor, is_training=False).head
     assert (head.depth, head.crop_size, head.num_bins, head.matmul) == (4, (4, 10), (2, 5), True)
     refusal = "rfcn_box_predictor: is not supported by networks of the TF2 line"
     assert refusal not in faults(config(text))
