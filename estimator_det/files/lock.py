@@ -42,8 +42,8 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
     """Holds the lock of a folder, which must exist.
 
     Yields:
-        A function that raises FolderInUseError if another process has taken the lock meanwhile, as
-        can happen with a lease.
+        A function that raises FolderInUseError if another process has taken the lock meanwhile:
+        a lease, or the lock of a new folder, after this one was moved away or its file deleted.
     """
     path = os.path.join(model_dir, LOCK_FILE)
     handle = None if atomic.is_remote(model_dir) else _lock(path)
@@ -56,9 +56,10 @@ def locked(model_dir: str) -> Iterator[Callable[[], None]]:
             lease.release()
         return
     try:
-        yield lambda: None
+        yield lambda: _check_same(path, handle)
     finally:
-        with contextlib.suppress(FileNotFoundError):  # Somebody cleaned up the folder.
+        with contextlib.suppress(FileNotFoundError, FolderInUseError):
+            _check_same(path, handle)
             os.unlink(path)
         os.close(handle)
 
@@ -90,6 +91,14 @@ def _lock(path: str) -> Optional[int]:
                 return None
             raise
         os.close(handle)
+
+
+def _check_same(path: str, handle: int) -> None:
+    """Checks that the lock file is still the one that this process holds, or gone."""
+    with contextlib.suppress(FileNotFoundError):  # Somebody cleaned up the folder.
+        if not os.path.samestat(os.stat(path), os.fstat(handle)):
+            with open(path, "rb") as file:
+                raise _refusal(path, _parsed(file.read()))
 
 
 def _owner() -> Dict[str, Any]:

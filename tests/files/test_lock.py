@@ -69,8 +69,6 @@ def test_one_lease_at_a_time(remote, caplog):
         assert "waiting up to 90 s to see whether it still trains" in caplog.text
         check()
     assert tf.io.gfile.listdir(remote) == []
-    with lock.locked(remote) as check:
-        check()
 
 
 def test_a_lease_that_was_taken_over(remote, monkeypatch, caplog):
@@ -131,7 +129,13 @@ def test_a_file_that_is_deleted_before_it_is_locked_is_no_lock(tmp_path, monkeyp
         flock(handle, operation)
 
     monkeypatch.setattr(lock.fcntl, "flock", flock_late)
-    with lock.locked(str(tmp_path)):
+    with lock.locked(str(tmp_path)) as check:
         assert num_deleted and str(os.getpid()) in (tmp_path / lock.LOCK_FILE).read_text()
         with pytest.raises(FolderInUseError), lock.locked(str(tmp_path)):
             pass
+        (tmp_path / lock.LOCK_FILE).unlink()
+        check()
+        _hold(tmp_path, 17, "h")  # A training that began after the folder was moved away.
+        with pytest.raises(FolderInUseError, match="process 17 on h"):
+            check()
+    assert (tmp_path / lock.LOCK_FILE).exists()
