@@ -13,7 +13,7 @@ from typing import BinaryIO, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from estimator_det.config import pipeline, plugins
 from estimator_det.errors import NotFiniteLossError, RunError
 from estimator_det.protos import pipeline_pb2
@@ -160,7 +160,7 @@ def _measure_alone(shared: Tuple[bytes, List[str], str, int], precision: str) ->
                 raise
             timer.losses.clear()
         except tf.errors.OpError as error:  # which other processes cannot get
-            raise RunError(str(error.message).split("\n")[0]) from error
+            raise RunError(failures.reason(error)) from error
         finally:
             turns.write(b".")  # The others do not wait for a run that failed before its first step.
     # The first step is slower, since it chooses kernels and allocates memory.

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from estimator_det.compat import tf
+from estimator_det.compat import failures, tf
 from estimator_det.config import pipeline, plugins
 from estimator_det.console import printing
 from estimator_det.errors import RunError, UsageError
@@ -110,7 +110,7 @@ def _measure_alone(modules: Sequence[str], task: MeasureTask) -> Any:
     try:
         return measure(task)
     except tf.errors.OpError as error:  # which other processes cannot get
-        raise RunError(str(error.message).split("\n")[0]) from error
+        raise RunError(failures.reason(error)) from error
 
 
 def _config_of(folder: str) -> Optional[Any]:

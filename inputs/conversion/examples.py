@@ -156,7 +156,8 @@ def _annotations(
     if area is not None:
         extents = [(sound.box[2:] - sound.box[:2]) * size for sound in objects]
         area = [float(np.prod(e)) if known is None else known for e, known in zip(extents, area)]
-    keypoints, visibilities = _keypoints(objects, (1, 1) if image.normalized else size)
+    sides = (1, 1) if image.normalized else size
+    keypoints, visibilities = _keypoints(objects, sides, keypoint_names)
     return writer.Annotations(
         boxes=np.asarray([sound.box for sound in objects]).reshape(-1, 4),
         class_ids=[sound.class_id for sound in objects],
@@ -176,13 +177,15 @@ def _annotations(
 def _names(
     objects: Sequence[SoundObject], keypoints: np.ndarray, names: Mapping[str, Sequence[str]]
 ) -> Optional[List[str]]:
-    """Names of the keypoints [n, P] of all objects, "" for classes that have none."""
+    """Names of the keypoints [n, P] of all objects, "" for places that a class does not have."""
+    if not all(_has_names(each, names) for each in objects):
+        return None
     count = keypoints.shape[1]
     rows = [
-        names.get(each.annotated.class_name, ()) if each.annotated.keypoints else [""] * count
+        names.get(each.annotated.class_name, ()) if each.annotated.keypoints else ()
         for each in objects
     ]
-    return [name for row in rows for name in row] if {*map(len, rows)} == {count} else None
+    return [name for row in rows for name in [*row, *[""] * (count - len(row))]]
 
 
 def _has_names(sound: SoundObject, names: Mapping[str, Sequence[str]]) -> bool:
@@ -193,16 +196,17 @@ def _has_names(sound: SoundObject, names: Mapping[str, Sequence[str]]) -> bool:
 
 
 def _keypoints(
-    objects: Sequence[SoundObject], sides: Sequence[float]
+    objects: Sequence[SoundObject], sides: Sequence[float], names: Mapping[str, Sequence[str]]
 ) -> Tuple[Optional[np.ndarray], Optional[np.ndarray]]:
     """[n, P, 2] y and x as fractions, NaN where absent, and visibilities [n, P]; or None twice.
 
-    y and x are divided by `sides`.
+    y and x are divided by `sides`. P is the same for all images: the most of a class with names.
     """
-    most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
-    if not most:
+    lists = [sound.annotated.keypoints or () for sound in objects]
+    if not any(lists):
         return None, None
-    rows = [sound.annotated.keypoints or [0.0] * most for sound in objects]
+    most = max(*map(len, lists), *(3 * len(each) for each in names.values()), 0)
+    rows = [[*each, *[0.0] * (most - len(each))] for each in lists]
     points = np.asarray(rows, np.float64).reshape(len(rows), -1, 3)
     visibilities = points[..., 2].astype(np.int64)
     places = points[..., 1::-1] / sides

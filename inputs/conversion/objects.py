@@ -103,7 +103,7 @@ def check_objects(
             continue
         mask_text = f", its mask {_pixels(sound.mask_extent)}" if kind == "mask_mismatch" else ""
         report(sound.annotated, kind, _shown(sound, size) + mask_text)
-    return _with_sound_keypoints(kept, report), faults
+    return _with_sound_keypoints(kept, options.keypoints, report), faults
 
 
 def _class_id(annotated: AnnotatedObject, ids: Mapping[str, int]) -> int:
@@ -198,14 +198,20 @@ def _pixels(box: Any) -> str:
     return "[" + ", ".join(f"{side:.6g}" for side in box) + "]"
 
 
-def _with_sound_keypoints(objects: List[SoundObject], report: Any) -> List[SoundObject]:
-    """Drops and reports objects whose keypoints are not valid, or fewer than another object has."""
+def _with_sound_keypoints(
+    objects: List[SoundObject], names: Mapping[str, Sequence[str]], report: Any
+) -> List[SoundObject]:
+    """Drops and reports objects whose keypoints are not valid, or not as many as their class has.
+
+    A class without names has as many as the object of the image that has most.
+    """
     most = max((len(sound.annotated.keypoints or ()) for sound in objects), default=0)
     kept = []
     for sound in objects:
         points = sound.annotated.keypoints or ()
-        if len(points) % 3 or len(points) not in (0, most):
-            message = f"{len(points)} numbers of keypoints; {most - most % 3} are expected"
+        expected = 3 * len(names.get(sound.annotated.class_name, ())) or most
+        if len(points) % 3 or len(points) not in (0, expected):
+            message = f"{len(points)} numbers of keypoints; {expected - expected % 3} are expected"
             report(sound.annotated, "length_mismatch", message)
         elif not all(map(math.isfinite, points)) or not set(points[2::3]) <= {0, 1, 2}:
             message = f"keypoints (x, y, visibility) {plain(points)}; visibilities are 0, 1 or 2"

@@ -112,7 +112,8 @@ def export_coco(
     dataset.pop("written_by", None)
     categories = dataset.pop("categories", None) or _categories(label_map)
     ids = {category["name"]: category["id"] for category in categories}
-    writer = _Writer(options, ids, label_map.names)
+    numbers = {each["id"]: len(each["keypoints"]) for each in categories if "keypoints" in each}
+    writer = _Writer(options, ids, label_map.names, numbers)
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     writer.number(_records(paths))
@@ -166,10 +167,17 @@ def _records(paths: Sequence[str]) -> Iterator[_Record]:
 class _Writer:
     """Images and annotations of records, one after the other."""
 
-    def __init__(self, options: CocoOptions, ids: Dict[str, int], names: Dict[int, str]) -> None:
+    def __init__(
+        self,
+        options: CocoOptions,
+        ids: Dict[str, int],
+        names: Dict[int, str],
+        num_keypoints: Dict[int, int],
+    ) -> None:
         self._options = options
         self._ids = ids  # class name -> id of the category
         self._names = names  # id of the label map -> class name
+        self._num_keypoints = num_keypoints  # by id of the category
         self._keeps_image_ids = self._keeps_object_ids = True
         self.num_images = self.num_annotations = 0
 
@@ -250,8 +258,10 @@ class _Writer:
                 mask = _mask(encoded, size, record)
                 annotation["segmentation"] = _segmentation(mask, segmentation, size, is_crowd)
             if keypoints and (any(keypoints[i][2::3]) or "num_keypoints" in extra):
-                annotation["keypoints"] = keypoints[i]
-                annotation["num_keypoints"] = sum(v > 0 for v in keypoints[i][2::3])
+                # Another class of the records may have more places.
+                number = self._num_keypoints.get(annotation["category_id"], len(keypoints[i]))
+                annotation["keypoints"] = keypoints[i][: 3 * number]
+                annotation["num_keypoints"] = sum(v > 0 for v in annotation["keypoints"][2::3])
             score = record.object_value("class/confidence", i)
             if score is not None:
                 annotation["score"] = shortest_decimal(score)

@@ -7,6 +7,8 @@ from typing import Any, Dict, List
 
 import pytest
 
+from estimator_det.compat import tf
+from estimator_det.errors import RunError
 from estimator_det.programs import cli, console, step_speed
 from estimator_det.programs.step_speed import Speed
 from estimator_det.protos import pipeline_pb2
@@ -51,6 +53,15 @@ def test_auto_measures_only_precisions_that_train_as_well_as_float32(monkeypatch
     assert step_speed.own_precisions(config) == [FAST.precision, CONVOLUTIONS.precision]
     config.graph_rewriter.quantization.SetInParent()
     assert step_speed.own_precisions(config) == [FAST.precision]
+
+
+def test_an_error_of_a_measured_run_says_what_is_wrong(tmp_path, monkeypatch):
+    def train(*_: Any, **__: Any) -> None:
+        raise tf.errors.DataLossError(None, None, "Graph execution error:\n\nrecord 3 is damaged")
+
+    monkeypatch.setattr(runner, "run", train)
+    with pytest.raises(RunError, match="record 3 is damaged"):
+        step_speed._measure_alone((b"", [], str(tmp_path / "turns"), 1), FAST.precision)
 
 
 def test_a_training_takes_the_fastest_precision(tmp_path, monkeypatch, capsys):

@@ -22,6 +22,7 @@ from tests.inputs.conversion import samples
 
 H, W = 48, 64
 PERSON = ["nose", "left_eye", "right_eye"]
+CAT = ["nose", "tail"]
 
 
 def disc(y: float, x: float, radius: float) -> np.ndarray:
@@ -62,7 +63,7 @@ def document() -> Dict[str, Any]:
             {
                 "id": 82445, "image_id": 397133, "category_id": 17, "iscrowd": 0,
                 "bbox": [10.25, 5.5, 20.13, 10.1], "area": 702.1057499999998,
-                "segmentation": [square],
+                "segmentation": [square], "keypoints": [11, 6, 2, 0, 0, 0], "num_keypoints": 1,
             },
             {
                 "id": 1, "image_id": 397133, "category_id": 1, "iscrowd": 0, "num_keypoints": 2,
@@ -86,7 +87,7 @@ def document() -> Dict[str, Any]:
                 "id": 1, "name": "person", "supercategory": "person", "keypoints": PERSON,
                 "skeleton": [[1, 2]],
             },
-            {"id": 17, "name": "cat", "supercategory": "animal"},
+            {"id": 17, "name": "cat", "supercategory": "animal", "keypoints": CAT},
             {"id": 90, "name": 'a "quoted" \\ name', "supercategory": "indoor"},
         ],
     }  # fmt: skip
@@ -120,12 +121,12 @@ def by_id(entries: Any) -> Dict[int, Any]:
 def test_the_round_trip_loses_nothing(tmp_path):
     given = document()
     conversion = samples.convert(write(tmp_path, given), tmp_path / "out", masks=True)
-    points = {name: number for number, name in enumerate(PERSON)}
-    assert read_label_map(conversion.label_map).keypoints == {1: points}
+    points = {1: {name: i for i, name in enumerate(PERSON)}, 17: {CAT[0]: 0, CAT[1]: 1}}
+    assert read_label_map(conversion.label_map).keypoints == points
     records = samples.records(tmp_path / "out").values()
     texts = [values.get("image/object/keypoint/text") for values in records]
-    labelled = ["", "", "", *PERSON]
-    assert sorted(filter(None, texts)) == [[name.encode() for name in labelled]] * 2
+    labelled = [[*CAT, "", *PERSON], ["", "", "", *PERSON]]
+    assert sorted(filter(None, texts))[::-1] == [[n.encode() for n in each] for each in labelled]
     back = export(tmp_path, conversion, write_images=str(tmp_path / "written"))
     assert list(back) == ["written_by", "info", "licenses", "images", "annotations", "categories"]
     for key in ("info", "licenses", "categories"):
@@ -146,7 +147,7 @@ def test_keypoints_that_no_category_names_are_counted(tmp_path):
     del given["categories"][0]["keypoints"]
     conversion = samples.convert(write(tmp_path, given), tmp_path / "out")
     assert conversion.tally["keypoints_without_names"] == 1  # the other object has no place
-    assert not read_label_map(conversion.label_map).keypoints
+    assert 1 not in read_label_map(conversion.label_map).keypoints
     (line,) = (x for x in conversion_report.summary_lines(conversion) if "with keypoints" in x)
     assert line.startswith("1 object with keypoints that") and "--label_map" in line
 
