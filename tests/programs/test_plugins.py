@@ -118,6 +118,7 @@ def test_train_resume_evaluate_export(project, run, forker, tmp_path):
         f"sys.exit(model_main.main({['model_main', *flags]!r}))"
     )
     assert first.wait() == 0, first.output()
+    assert "registers no component" not in first.output()
     model_dir = project / "run"
     record = json.loads((model_dir / "plugins.json").read_text())
     assert record == {"modules": dict.fromkeys(MODULES, str(project))}

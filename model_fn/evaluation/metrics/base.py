@@ -6,6 +6,7 @@ Metrics are plain Python objects: they take batches as arrays, and return their 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import (
     Any,
     Callable,
@@ -177,6 +178,8 @@ def register(
     """Decorator that enters the maker of a `MetricsSet` under its name and its other names."""
 
     def enter(maker: MetricsMaker) -> MetricsMaker:
+        # The two registries below are called from this module, not from the maker's.
+        plugins.note_registration(sys._getframe(1).f_globals["__name__"])
         for name in names:  # for `parameterized_metric { custom { … } }`
             PARAMETERIZED.custom(name)(maker)
         fields, lower = frozenset(eval_fields), frozenset(lower_is_better)
