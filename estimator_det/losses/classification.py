@@ -33,7 +33,7 @@ def require_losses(
 ) -> tf.Tensor:
     """The losses of a plug-in; UsageError if they do not depend on all inputs.
 
-    Their static shape must be one of `allowed`.
+    Their type must be the type of the inputs, their static shape one of `allowed`.
     """
     if not tf.is_tensor(losses):
         raise UsageError(f"custom loss {name!r} returns {type(losses).__name__}, not a tensor")
@@ -42,6 +42,12 @@ def require_losses(
         raise UsageError(
             f"custom loss {name!r} returns the shape {losses.shape}, not {expected}: return a "
             "weighted loss of each anchor, and no sum"
+        )
+    (dtype,) = {tensor.dtype for tensor in inputs.values()}
+    if losses.dtype != dtype:
+        raise UsageError(
+            f"custom loss {name!r} returns {losses.dtype.name}, not {dtype.name}: return it by "
+            f"tf.cast(loss, {dtype.name!r})"
         )
     for what, tensor in inputs.items():
         if not tf.executing_eagerly() and not _depends_on(losses.op, tensor.op):

@@ -81,11 +81,13 @@ def test_plug_ins_must_use_all_that_they_get(monkeypatch):
     monkeypatch.setattr(localization, "LOCALIZATION_LOSSES", registry)
     registry.custom("whole")(localization.absolute_error)
     registry.custom("unweighted")(lambda boxes, targets, _: tf.abs(boxes - targets))
+    registry.custom("double")(lambda *rows: tf.cast(localization.absolute_error(*rows), "float64"))
     registry.custom("constant")(lambda boxes, targets, weights: tf.ones_like(weights))
     for name, message in {
         "whole": "",
         "unweighted": "'unweighted' ignores the weights",
         "constant": "'constant' ignores the predictions",
+        "double": "'double' returns float64, not float32",
     }.items():
         loss = make(f'custom {{ name: "{name}" }}')
         refused = pytest.raises(UsageError, match=message) if message else contextlib.nullcontext()
