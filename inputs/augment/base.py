@@ -27,7 +27,7 @@ from estimator_det.config.text import is_repeated
 from estimator_det.errors import Problem, UsageError, error
 from estimator_det.images.resize import RGB
 from estimator_det.protos import custom_pb2, pipeline_pb2, preprocessor_pb2
-from inputs.sample import Sample
+from inputs.sample import PER_BOX_FIELDS, Sample
 
 Step = Callable[..., Sample]  # (sample, seed, config), or (sample, seed, **parameters)
 
@@ -116,27 +116,49 @@ def _find_function(name: str, config: Message) -> StepFunction:
     if isinstance(config, custom_pb2.Custom):
         custom = AUGMENTATIONS.custom_function(config)
         return StepFunction(
-            lambda sample, seed, config: _require_sample(config.name, custom(sample, seed))
+            lambda sample, seed, config: _require_sample(config.name, custom(sample, seed), sample)
         )
     function = AUGMENTATIONS.get(name)
     return function if isinstance(function, StepFunction) else StepFunction(function)
 
 
-def _require_sample(name: str, result: Any) -> Sample:
-    """Raises UsageError if a plug-in returns no sample with an image and boxes; returns it."""
+def _require_sample(name: str, result: Any, sample: Sample) -> Sample:
+    """The result of a plug-in for a sample, with the static shapes that functions of NumPy lose.
+
+    UsageError if it is no sample, or a static shape is wrong. A sample whose fields have different
+    numbers of boxes fails when the graph runs.
+    """
     if not isinstance(result, Sample):
         raise UsageError(
             f"custom augmentation {name!r} returns {type(result).__name__}, not a Sample: return "
             "sample._replace(…)"
         )
-    for field, shape in (("image", [None, None, None]), ("boxes", [None, 4])):
-        actual = getattr(result, field).shape
-        if not actual.is_compatible_with(shape):
+    counts, fields = {}, {}
+    for field in ("image", *PER_BOX_FIELDS):
+        before, after = getattr(sample, field), getattr(result, field)
+        if before is None or after is None:
+            continue
+        if field in ("image", "masks"):
+            shape = tf.TensorShape([None, None, before.shape[2] if field == "image" else None])
+        else:
+            shape = tf.TensorShape([None, *before.shape[1:]])
+        if not after.shape.is_compatible_with(shape):
             raise UsageError(
-                f"custom augmentation {name!r} returns {field} of the shape {actual}, not "
-                f"{tf.TensorShape(shape)}"
+                f"custom augmentation {name!r} returns {field} of the shape {after.shape}, not "
+                f"{shape}"
             )
-    return result
+        fields[field] = tf.ensure_shape(after, shape)
+        if field != "image":
+            counts[field] = tf.shape(fields[field])[0]
+    equal = tf.debugging.assert_equal(
+        list(counts.values()),
+        counts["boxes"],
+        f"custom augmentation {name!r} returns different numbers of {', '.join(counts)}: change "
+        "all of them, as keep_boxes of inputs.sample does",
+    )
+    with tf.control_dependencies([equal]):
+        fields["boxes"] = tf.identity(fields["boxes"])
+    return result._replace(**fields)
 
 
 def float_image(function: Step) -> Step:

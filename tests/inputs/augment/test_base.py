@@ -10,6 +10,7 @@ from estimator_det.config.registry import Registry
 from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment import base, operations
+from inputs.sample import Sample
 from tests.faults import faults
 from tests.inputs.augment.helpers import (
     make_augmentation,
@@ -100,11 +101,17 @@ def test_a_session_gives_what_eager_does(change):
     [
         (None, "'mine' returns NoneType, not a Sample: return sample._replace"),
         (small_sample()._replace(boxes=tf.zeros([2, 2])), r"boxes of the shape \(2, 2\), not"),
-        (small_sample()._replace(image=tf.zeros([9, 9])), r"image of the shape \(9, 9\), not"),
+        (small_sample()._replace(image=tf.zeros([9, 9, 1])), r"\(9, 9, 1\), not \(None, None, 3\)"),
+        (small_sample()._replace(classes=tf.zeros([9], "int64")), "different numbers of boxes, cl"),
     ],
 )
 def test_results_of_plug_ins(monkeypatch, result, message):
     monkeypatch.setattr(base.AUGMENTATIONS, "_customs", Registry("custom augmentation"))
     base.AUGMENTATIONS.custom("mine")(lambda sample, seed: result)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises((UsageError, tf.errors.InvalidArgumentError), match=message):
         run_step('custom { name: "mine" }', small_sample())
+    base.AUGMENTATIONS.custom("of_numpy")(
+        lambda sample, seed: Sample(*(tf.numpy_function(np.flip, [x], x.dtype) for x in sample[:4]))
+    )
+    with tf.Graph().as_default():  # numpy_function forgets the shape
+        assert run_step('custom { name: "of_numpy" }', small_sample()).image.shape[2] == 3
