@@ -38,7 +38,7 @@ def read_yolo(options: source.SourceOptions) -> source.Source:
     images = paths.real_folder(options.images, "--images")
     labels = paths.real_folder(options.annotations, "--annotations")
     names = {position + 1: name for position, name in classes.names.items()}
-    return source.Source(_images(images, labels, classes), names)
+    return source.Source(_images(images, labels, classes, options.classes), names)
 
 
 def read_classes(path: str) -> _Classes:
@@ -97,10 +97,13 @@ def _keypoint_shape(document: Dict[str, Any], path: str) -> Optional[List[int]]:
     return [int(word) for word in words]
 
 
-def _images(images: str, labels: str, classes: _Classes) -> Iterator[source.AnnotatedImage]:
+def _images(
+    images: str, labels: str, classes: _Classes, classes_file: str
+) -> Iterator[source.AnnotatedImage]:
     def read_file(path: str) -> source.AnnotatedImage:
         name = os.path.relpath(path, images)
-        label = os.path.join(labels, os.path.splitext(name)[0] + ".txt")
+        stem = os.path.join(labels, os.path.splitext(name)[0])
+        label = stem + (".TXT" if os.path.lexists(stem + ".TXT") else ".txt")
         text = paths.read_annotation(label, labels) if os.path.lexists(label) else ""
         objects, faults = source.read_objects(
             lambda row: _object(row[1].split(), label, row[0], classes),
@@ -110,6 +113,8 @@ def _images(images: str, labels: str, classes: _Classes) -> Iterator[source.Anno
 
     yield from source.read_images(read_file, paths.annotation_files(images, paths.SUFFIXES))
     for label in paths.annotation_files(labels, (".txt",)):
+        if os.path.realpath(label) == os.path.realpath(classes_file):
+            continue  # LabelImg writes the names of classes beside the labels.
         try:
             paths.find_image(images, os.path.splitext(os.path.relpath(label, labels))[0], label)
         except source.SourceError as error:

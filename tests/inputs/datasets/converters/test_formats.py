@@ -265,14 +265,14 @@ def test_yolo_names_that_cannot_be_read(text, message, tmp_path):
 
 def test_yolo_boxes_and_polygons(root):
     (root / "labels").mkdir()
-    (root / "labels" / "a.txt").write_text(
+    (root / "labels" / "a.TXT").write_text(
         "0 0.5 0.5 0.25 0.5\n1 0 0 0.5 0 0.5 0.5\n\n1 0 0 1\n2 0.5 0.5 1 1\n0.5 0 0 1 1\n"
     )
     (root / "labels" / "zz.txt").write_text("")
-    (root / "data.yaml").write_text("names: [cat, dog]\n")
+    (root / "labels" / "classes.txt").write_text("cat\ndog\n")  # where LabelImg writes it
     a, b, c, missing = read(
         "yolo", images=str(root / "images"), annotations=str(root / "labels"),
-        classes=str(root / "data.yaml"),
+        classes=str(root / "labels" / "classes.txt"),
     )  # fmt: skip
     box, polygon, unknown = a.objects
     assert box.class_name == "cat" and box.box == [0.25, 0.375, 0.75, 0.625]
