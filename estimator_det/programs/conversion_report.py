@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 from estimator_det.console.printing import counted, listed, quoted
 from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.conversion.engine import Conversion
-from inputs.datasets.source import CLIPPED, KEPT
+from inputs.datasets.source import CLIPPED, KEPT, fault_unit
 from model_fn.checks import tables
 
 EFFECTS = {CLIPPED: "clipped to the image", KEPT: "used unchanged"}  # other actions are shown as is
@@ -79,7 +79,7 @@ def _faults(conversion: Conversion) -> List[Tuple[str, str, Any]]:
 
 def _fault_heading(kind: str, action: str, row: Any) -> str:
     table = SOURCE_KINDS[kind]
-    count_text = counted(row["count"], table.unit)
+    count_text = counted(row["count"], fault_unit(kind, action))
     return f"{kind}: {table.description}: {count_text}, {EFFECTS.get(action, action)}"
 
 
@@ -99,7 +99,7 @@ def _headings(conversion: Conversion) -> Dict[str, str]:
 def _notes(conversion: Conversion) -> List[str]:
     tally = conversion.tally
     notes = (
-        (tally["masks_left_out"], "mask", "of the source are not written; --masks writes them"),
+        (tally["masks_left_out"], "mask", "of the source not written; --masks writes them"),
         (
             tally["keypoints_without_names"],
             "object",

@@ -56,6 +56,7 @@ from inputs.datasets.source import (
     ConversionError,
     Source,
     SourceOptions,
+    fault_unit,
 )
 from inputs.label_map import read_label_map
 
@@ -271,15 +272,16 @@ def _check_faults(
         kind, action = key.split()
         is_copy = kind == "duplicate_image" and options.duplicates == SKIP
         if action not in (KEPT, CLIPPED) and not is_copy:
-            rows = add_tallies([rows, {kind: row}])
-            lost[action] = lost.get(action, 0) + row["count"]
+            rows[key] = row
+            lost[action] += row["count"]
     if options.on_error == SKIP or not rows:
         return
     shutil.rmtree(work_dir)
     total = sum(row["count"] for row in rows.values())
+    order = list(SOURCE_KINDS)
     lines = [f"{counted(total, 'fault')} of the source; nothing is written"]
-    for kind, row in sorted(rows.items(), key=lambda item: list(SOURCE_KINDS).index(item[0])):
-        many = counted(row["count"], SOURCE_KINDS[kind].unit)
+    for key, row in sorted(rows.items(), key=lambda item: order.index(item[0].split()[0])):
+        many = counted(row["count"], fault_unit(*key.split()))
         first = ", the first" if row["count"] > 1 else ""
         lines.append(f"  {many}{first}: {row['examples'][0]}")
     if splits is None:

@@ -10,7 +10,6 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from estimator_det.console.printing import quoted
-from inputs.bad_records.kinds import SOURCE_KINDS
 from inputs.checks.images import END_TOO_EARLY, lacks_data
 from inputs.checks.statistics import ImageRow
 from inputs.conversion import images, tiles
@@ -53,10 +52,7 @@ class Converted(NamedTuple):
 
 def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     """The records of an image; faults drop objects, or the whole image."""
-    faults = [
-        fault._replace(action=DROPPED if SOURCE_KINDS[fault.kind].unit == "box" else SKIPPED)
-        for fault in image.faults
-    ]
+    faults = [fault._replace(action=DROPPED if image.image else SKIPPED) for fault in image.faults]
     if not image.image:
         return Converted([], faults)
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Iterable, Iterator, NamedTuple, Optional, Tuple
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from estimator_det.errors import UsageError
 from estimator_det.files import image_header
@@ -131,7 +131,9 @@ def _opened(encoded: bytes, problem: str) -> Iterator[Image.Image]:
     except Image.DecompressionBombError as error:
         raise ImageFault("huge_image", str(error)) from error
     except PILLOW_ERRORS as error:
-        raise ImageFault("undecodable_image", f"{problem}: {error}") from error
+        # Pillow names the object in memory, which says nothing of the file.
+        reason = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
+        raise ImageFault("undecodable_image", problem + reason) from error
 
 
 def _encoded_again(encoded: bytes, options: ImageOptions) -> Checked:

@@ -21,6 +21,7 @@ from inputs.conversion.splits import Split, SplitLists
 from inputs.datasets import grouping
 from inputs.datasets.paths import image_status
 from inputs.datasets.source import (
+    DROPPED,
     KEPT,
     SKIPPED,
     AnnotatedImage,
@@ -102,7 +103,7 @@ def build(
             except SourceError as error:
                 report(error.fault)
                 continue
-            count_faults(image.faults, dropped)
+            count_faults((fault._replace(action=DROPPED) for fault in image.faults), dropped)
             names |= class_names
             if len(names) > MAX_CLASSES:
                 raise UsageError(

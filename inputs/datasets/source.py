@@ -48,6 +48,11 @@ class SourceFault(NamedTuple):
         return f"{where}: {self.kind}: {self.message}. Remedy: {SOURCE_KINDS[self.kind].remedy}"
 
 
+def fault_unit(kind: str, action: str) -> str:
+    """The thing that a number of such faults counts."""
+    return "box" if action == DROPPED else SOURCE_KINDS[kind].unit
+
+
 class ConversionError(RunError):
     """A conversion stops: a fault of the source, or a state of the output folder."""
 

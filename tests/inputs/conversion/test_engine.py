@@ -287,6 +287,7 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
     (tmp_path / "images" / "003.png").unlink()
     (tmp_path / "images" / "004.png").write_bytes(b"damage")
     table = (tmp_path / "boxes.csv").read_text().replace("cat,1,1,2,7", "cat,5,1,2,7")
+    table = table.replace("006.png,cat,5", "006.png,cat,five")
     (tmp_path / "boxes.csv").write_text(table.replace("cat,1,1,4,7", "cat,1,1,9,7"))
     output = tmp_path / "out"
     (output / engine.WORK_DIR).mkdir(parents=True)
@@ -297,13 +298,14 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
     lines = str(caught.value).replace(str(tmp_path), "").splitlines()
     assert lines[0] == "6 faults of the source; nothing is written"
     starts = [
+        "  1 box: /boxes.csv, line 8: broken_source: xmin is 'five'",
         "  2 images, the first: /boxes.csv, line 3: no_image: the image '001.png' cannot",
         "  1 image: /boxes.csv, line 6: undecodable_image: '004.png'",
-        "  2 boxes, the first: /boxes.csv, line 2: box_inverted: '000.png'",
+        "  1 box: /boxes.csv, line 2: box_inverted: '000.png'",
         "  1 box: /boxes.csv, line 4: box_outside: '002.png'",
     ]
     assert [line[: len(start)] for line, start in zip(lines[1:], starts)] == starts
-    assert lines[5:] == ["Or add --on_error skip, which skips 3 of 7 images and drops 3 of 4 boxes"]
+    assert lines[6:] == ["Or add --on_error skip, which skips 3 of 7 images and drops 3 of 4 boxes"]
     assert list(output.iterdir()) == []
     samples.convert(sample, output, on_error="skip", **options)
 
