@@ -177,10 +177,12 @@ def _keypoints(detections: Detections, i: int) -> List[Dict[str, Any]]:
     assert detections.keypoints is not None
     height, width = detections.image_size
     scores = detections.keypoint_scores
+    class_id = int(detections.classes[i])
     entries: List[Dict[str, Any]] = []
     for number in np.flatnonzero(detections.is_keypoint()[i]).tolist():
         y, x = detections.keypoints[i, number].tolist()
-        entry = {"name": detections.skeleton.name(number), "y": round(y, 6), "x": round(x, 6)}
+        name = detections.skeleton.name(class_id, number)
+        entry: Dict[str, Any] = {"name": name, "y": round(y, 6), "x": round(x, 6)}
         entry.update(y_pixels=round(y * height, 2), x_pixels=round(x * width, 2))
         if scores is not None:
             entry["score"] = round(float(scores[i, number]), 6)

@@ -51,7 +51,7 @@ class AnnotationWriter:
         if detections.keypoints is not None:
             has_some = detections.is_keypoint().any(axis=1)
             for class_id in detections.classes[has_some].tolist():
-                self.keypoints[class_id] = _keypoint_names(detections)
+                self.keypoints[class_id] = _keypoint_names(detections, class_id)
 
     def close(self) -> None:
         """Writes what is written once for all images."""
@@ -103,6 +103,9 @@ class Coco(AnnotationWriter):
         for entry in detections.to_coco(number):
             identity = {"id": len(self._annotations) + 1, "iscrowd": 0}
             area = {"area": entry["bbox"][2] * entry["bbox"][3]}
+            if "keypoints" in entry:  # Another class may have more places.
+                names = _keypoint_names(detections, entry["category_id"])
+                entry["keypoints"] = entry["keypoints"][: 3 * len(names)]
             if count := sum(seen > 0 for seen in entry.get("keypoints", ())[2::3]):
                 entry["num_keypoints"] = count
             self._annotations.append({**identity, **area, **entry})
@@ -114,16 +117,18 @@ class Coco(AnnotationWriter):
         for class_id, name in sorted(self.class_names.items()):
             categories.append({"id": class_id, "name": name})
             if class_id in self.keypoints:
-                categories[-1].update(keypoints=self.keypoints[class_id], skeleton=lines)
+                names = self.keypoints[class_id]
+                skeleton = [line for line in lines if max(line) <= len(names)]
+                categories[-1].update(keypoints=names, skeleton=skeleton)
         document: Dict[str, Any] = {
             "images": self._images, "annotations": self._annotations, "categories": categories,
         }  # fmt: skip
         atomic.write(os.path.join(self.folder, "instances.json"), json.dumps(document))
 
 
-def _keypoint_names(detections: Detections) -> List[str]:
+def _keypoint_names(detections: Detections, class_id: int) -> List[str]:
     assert detections.keypoints is not None
-    return [detections.skeleton.name(i) for i in range(detections.keypoints.shape[1])]
+    return detections.skeleton.names_of(class_id, detections.keypoints.shape[1])
 
 
 @FORMATS.register("pascal_voc")
@@ -261,9 +266,11 @@ def make_record(
     )
     if detections.keypoints is not None:
         is_point = detections.is_keypoint()[..., np.newaxis]
+        rows = [_keypoint_names(detections, each) for each in detections.classes.tolist()]
+        count = detections.keypoints.shape[1]
         annotations = dataclasses.replace(
             annotations,
             keypoints=np.where(is_point, detections.keypoints, np.nan),
-            keypoint_names=_keypoint_names(detections) * len(detections),
+            keypoint_names=[name for row in rows for name in [*row, *[""] * (count - len(row))]],
         )
     return writer.make_example(encoded, annotations, filename=name)

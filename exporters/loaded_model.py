@@ -12,6 +12,7 @@ from typing import (
     ContextManager,
     Dict,
     Iterable,
+    List,
     Mapping,
     NamedTuple,
     Optional,
@@ -50,12 +51,18 @@ OUTPUT_PREFIXES = ("detection_", NUM, "raw_detection_")  # names of operations i
 class Skeleton(NamedTuple):
     """Keypoints that a model finds."""
 
-    names: Mapping[int, str] = MappingProxyType({})  # by index; empty without a label map
+    # By id of the class and index; empty without a label map.
+    names: Mapping[int, Mapping[int, str]] = MappingProxyType({})
     edges: Edges = ()
 
-    def name(self, i: int) -> str:
-        """The name of a keypoint; its index as text if it has none."""
-        return self.names.get(i, str(i))
+    def name(self, class_id: int, i: int) -> str:
+        """The name of a keypoint of a class; its index as text if it has none."""
+        return self.names.get(class_id, {}).get(i, str(i))
+
+    def names_of(self, class_id: int, count: int) -> List[str]:
+        """Names of the keypoints of a class, by index; `count` if the label map lists none."""
+        length = 1 + max(self.names.get(class_id, ()), default=count - 1)
+        return [self.name(class_id, i) for i in range(min(length, count))]
 
 
 NO_SKELETON = Skeleton()
@@ -95,11 +102,12 @@ class LoadedModel(abc.ABC):
         """Keypoints of the label map of the export, and the edges of its `pipeline.config`."""
         folder = parent_folder(self.path)
         label_map, config = label_map_of(folder), os.path.join(folder, pipeline.PIPELINE_FILE)
-        ids = {} if label_map is None else read_label_map(label_map).keypoint_ids
+        classes = {} if label_map is None else read_label_map(label_map).keypoints
         edges: Edges = ()
         if tf.io.gfile.exists(config):
             edges = keypoint_edges(pipeline.read_pipeline(config).eval_config)
-        return Skeleton({i: name for name, i in ids.items()}, edges)
+        names = {each: {i: name for name, i in ids.items()} for each, ids in classes.items()}
+        return Skeleton(names, edges)
 
     def refuse_unless(
         self, takes_images: bool, inputs: Iterable[str], outputs: Iterable[str]

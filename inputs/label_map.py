@@ -133,8 +133,9 @@ def _add_details(label_map: LabelMap, item: StringIntLabelMapItem) -> None:
     if item.frequency:
         label_map.frequencies[item.id] = LVISFrequency.Name(item.frequency)[0].lower()
     for keypoint in item.keypoints:
-        label_map.keypoints.setdefault(item.id, {})[keypoint.label] = keypoint.id
-        known = label_map.keypoint_ids.setdefault(keypoint.label, keypoint.id)
+        label_map.keypoint_ids.setdefault(keypoint.label, keypoint.id)
+        ids = label_map.keypoints.setdefault(item.id, {})
+        known = ids.setdefault(keypoint.label, keypoint.id)
         if known != keypoint.id:
             raise UsageError(
                 f"{label_map.path}: item {_shown(item)}: keypoint {quoted(keypoint.label)} has id "

@@ -151,14 +151,15 @@ def _make_tables(
         return None, None
     if not config.use_keypoint_label_map:
         return table(label_map.ids), None
-    wrong_ids = {
-        k: i for k, i in label_map.keypoint_ids.items() if not 0 <= i < config.num_keypoints
-    }
+    ids, classes = label_map.keypoint_ids, label_map.keypoints.values()
+    wrong_ids = {k: i for k, i in ids.items() if not 0 <= i < config.num_keypoints}
+    wrong_ids.update((k, i) for each in classes for k, i in each.items() if i != ids[k])
     if wrong_ids or not label_map.keypoint_ids:
         raise UsageError(
             f"{label_map.path}: the keypoint ids are {wrong_ids or 'missing'}; "
             "use_keypoint_label_map needs ids from 0 to num_keypoints - 1 = "
-            f"{config.num_keypoints - 1}. Correct the label map or num_keypoints"
+            f"{config.num_keypoints - 1}, and one id for a name in all classes. Correct the label "
+            "map or num_keypoints"
         )
     return table(label_map.ids), table(label_map.keypoint_ids)
 

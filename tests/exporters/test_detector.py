@@ -111,7 +111,7 @@ def test_keypoints_of_detections(monkeypatch):
     found = _detections(
         keypoints=np.float32([[[0.25, 0.5], [0.75, 0.5]], [[0, 0], [0, 0]]]),
         keypoint_scores=np.float32([[0.75, 0.125], [0, 0]]),
-        skeleton=Skeleton({0: "nose"}, ((0, 1),)),
+        skeleton=Skeleton({2: {0: "nose"}}, ((0, 1),)),
     )
     entries = found.to_coco(7)
     assert [entry["keypoints"] for entry in entries] == [[8, 2, 2, 8, 6, 2], [0] * 6]
@@ -144,8 +144,10 @@ def test_the_skeleton_is_that_of_the_export(exported, tmp_path):
     config = pipeline_pb2.TrainEvalPipelineConfig()
     config.eval_config.keypoint_edge.add(start=1, end=0)
     pipeline.save_pipeline(config, tmp_path)
-    writer.write_label_map({1: "cat"}, str(tmp_path / "label_map.pbtxt"), {1: ("nose", "tail")})
-    assert model.skeleton == Skeleton({0: "nose", 1: "tail"}, ((1, 0),))
+    points = {1: ("nose", "tail"), 2: ("top", "nose")}
+    writer.write_label_map({1: "cat", 2: "cup"}, str(tmp_path / "label_map.pbtxt"), points)
+    names = {each: dict(enumerate(labels)) for each, labels in points.items()}
+    assert model.skeleton == Skeleton(names, ((1, 0),))
 
 
 def test_a_selection_keeps_all_fields_together():

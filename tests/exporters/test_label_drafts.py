@@ -90,9 +90,9 @@ def test_keypoints_of_drafts(tmp_path):
         classes=np.int64([1, 2]),
         names=("cat", "cup"),
         image_size=(8, 16),
-        keypoints=np.float32([[[0.5, 0.25], [0.25, 0.5]], [[0, 0], [0, 0]]]),
-        keypoint_scores=np.float32([[0.9, 0.8], [0, 0]]),
-        skeleton=Skeleton({0: "nose", 1: "tail"}, ((0, 1),)),
+        keypoints=np.float32([[[0.5, 0.25], [0.25, 0.5]], [[0.5, 0.5], [0, 0]]]),
+        keypoint_scores=np.float32([[0.9, 0.8], [0.7, 0]]),
+        skeleton=Skeleton({1: {0: "nose", 1: "tail"}, 2: {0: "top"}}, ((0, 1),)),
     )
     image_path = tmp_path / "images" / "a.png"
     image_path.parent.mkdir()
@@ -106,29 +106,29 @@ def test_keypoints_of_drafts(tmp_path):
     path = tmp_path / "coco" / "instances.json"
     assert json.loads(path.read_text())["categories"] == [
         {"id": 1, "name": "cat", "keypoints": ["nose", "tail"], "skeleton": [[1, 2]]},
-        {"id": 2, "name": "cup"},
+        {"id": 2, "name": "cup", "keypoints": ["top"], "skeleton": []},
     ]
     images = str(image_path.parent)
     read = open_source("coco", source.SourceOptions(images=images, annotations=str(path)))
     (image,) = read.images
-    assert read.keypoints == {"cat": ["nose", "tail"]}
-    assert image.objects[0].keypoints == [4, 4, 2, 8, 2, 2]
+    assert read.keypoints == {"cat": ["nose", "tail"], "cup": ["top"]}
+    assert [each.keypoints for each in image.objects] == [[4, 4, 2, 8, 2, 2], [8, 4, 2]]
 
     yolo = tmp_path / "yolo"
     options = {"annotations": str(yolo), "classes": str(yolo / "data.yaml")}
     (image,) = open_source("yolo", source.SourceOptions(images=images, **options)).images
     cat, cup = image.objects
-    assert cat.keypoints == [0.25, 0.5, 2, 0.5, 0.25, 2] and cup.keypoints[2::3] == [0, 0]
+    assert cat.keypoints == [0.25, 0.5, 2, 0.5, 0.25, 2] and cup.keypoints[2::3] == [2, 0]
 
     (record,) = tf.data.TFRecordDataset(str(tmp_path / "tfrecord" / "detections.record"))
     feature = tf.train.Example.FromString(record.numpy()).features.feature
     ys = feature["image/object/keypoint/y"].float_list.value
-    np.testing.assert_array_equal(ys, [0.5, 0.25, np.nan, np.nan])
-    assert list(feature["image/object/keypoint/visibility"].int64_list.value) == [2, 2, 0, 0]
-    assert read_label_map(str(tmp_path / "tfrecord" / "label_map.pbtxt")).keypoint_ids == {
-        "nose": 0,
-        "tail": 1,
-    }
+    np.testing.assert_array_equal(ys, [0.5, 0.25, 0.5, np.nan])
+    assert list(feature["image/object/keypoint/visibility"].int64_list.value) == [2, 2, 2, 0]
+    texts = feature["image/object/keypoint/text"].bytes_list.value
+    assert list(texts) == [b"nose", b"tail", b"top", b""]
+    label_map = read_label_map(str(tmp_path / "tfrecord" / "label_map.pbtxt"))
+    assert label_map.keypoints == {1: {"nose": 0, "tail": 1}, 2: {"top": 0}}
 
 
 def test_records(exported, detector, photos, tmp_path):

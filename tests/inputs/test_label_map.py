@@ -40,9 +40,8 @@ def test_details_of_classes():
         ('item { id: 1 name: "a" ancestor_ids: 9 }', r"item 'a' .id 1. lists ancestors \[9\]"),
         ('item { id: 1 nam: "a" }', "m.pbtxt:1: .*did you mean 'name'"),
         (
-            'item { id: 1 name: "a" keypoints { id: 0 label: "k" } }'
-            'item { id: 2 name: "b" keypoints { id: 1 label: "k" } }',
-            "item 'b': keypoint 'k' has id 1, but 0 before",
+            'item { id: 1 name: "a" keypoints { label: "k" } keypoints { id: 1 label: "k" } }',
+            "item 'a': keypoint 'k' has id 1, but 0 before",
         ),
     ],
 )
