@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import os
 import threading
-from typing import Callable, Collection, Dict, List, Tuple
+from typing import Callable, Dict, List, Tuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ EXPORTS = "export"  # folder of a run
 _WARM_UP = (480, 640)  # height and width of the first image of a model that takes any size
 
 _LOG = logging.getLogger(__name__)
+_Contents = List[Tuple[str, int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +61,7 @@ class ModelVersions:
         self._load, self._make_batcher = load, make_batcher
         self._folder = served_folder(path)
         self.states: Dict[int, Tuple[str, str]] = {}  # version -> state, and what is wrong
+        self._failed: Dict[int, _Contents] = {}  # files of versions that did not load
         number, newest = newest_version(self._folder)
         self.current = self._loaded(number, newest)
 
@@ -74,14 +76,23 @@ class ModelVersions:
     def update(self) -> bool:
         """Loads a newer version beside the current one and takes it over; False without one.
 
-        A version that does not load is reported once, and the current one stays.
+        A version that does not load is reported, and the current one stays. It is tried again when
+        its files change: it may have been copied while it was read.
         """
-        number, path = newest_version(self._folder, tried=self.states)
-        if number <= self.current.number or number in self.states:
+        newer = [
+            (number, path)
+            for number, path in _versions(self._folder)
+            if number > self.current.number
+            and (number not in self._failed or self._failed[number] != _contents(path))
+        ]
+        if not newer:
             return False
+        number, path = newer[-1]
+        contents = _contents(path)
         try:
             version = self._loaded(number, path)
         except Exception as error:  # whatever is wrong with the new files, the old model serves
+            self._failed[number] = contents
             self.states[number] = (END, "it could not be loaded; the log of the server says why")
             _LOG.error(
                 "version %d of the model could not be loaded, and version %d stays: %s",
@@ -135,17 +146,32 @@ def served_folder(path: str) -> str:
     )
 
 
-def newest_version(folder: str, tried: Collection[int] = ()) -> Tuple[int, str]:
+def newest_version(folder: str) -> Tuple[int, str]:
     """Number and folder of the newest version; a folder without numbers is version 1 itself."""
-    versions = [number for number in _versions(folder) if number not in tried]
-    return (versions[-1], os.path.join(folder, str(versions[-1]))) if versions else (1, folder)
+    return (_versions(folder) or [(1, folder)])[-1]
 
 
-def _versions(folder: str) -> List[int]:
+def _versions(folder: str) -> List[Tuple[int, str]]:
+    """Numbers and folders, the newest last; a name may have leading zeros."""
     if not tf.io.gfile.isdir(folder):
         return []
     names = (name.rstrip("/") for name in tf.io.gfile.listdir(folder))
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return sorted(
+        (int(name), os.path.join(folder, name))
+        for name in names
+        if name.isascii() and name.isdecimal()
+    )
+
+
+def _contents(folder: str) -> _Contents:
+    """Paths, sizes and times of the files in a folder."""
+    paths = [
+        os.path.join(parent, name)
+        for parent, _, names in tf.io.gfile.walk(folder)
+        for name in names
+    ]
+    stats = [tf.io.gfile.stat(path) for path in paths]
+    return [(path, each.length, each.mtime_nsec) for path, each in zip(paths, stats)]
 
 
 def _checkpoints(path: str) -> bool:

@@ -94,7 +94,7 @@ class WorkerPositionHook(Hook):
 def report_split(model_dir: str, cluster: Cluster, first_step: int, split: WorkerParts) -> None:
     """Logs the part of this process; the chief adds all parts to progress.jsonl."""
     readers = cluster.readers
-    _LOG.info("%s is %s", cluster.task, split.describe(readers.index(cluster.task)))
+    _LOG.info("%s: %s", cluster.task, split.describe(readers.index(cluster.task)))
     if cluster.is_chief:
         workers = [str(task) for task in readers]
         append_progress(model_dir, {"step": first_step, "workers": workers, **split.to_json()})

@@ -143,7 +143,7 @@ def test_the_command_divides_the_records(forker, tmp_path):
         assert 20 <= trained_steps(str(folder)) <= 22
         split = json_lines.read(str(folder / PROGRESS_FILE), ("streams",))[0]
         assert split["workers"] == ["chief 0", "worker 0", "worker 1"]
-        assert "worker 0 is worker 2 of 3 reads" in cluster.runs["worker-0"].output()
+        assert "worker 0: worker 2 of 3 reads" in cluster.runs["worker-0"].output()
         assert "worker 0 starts at step 2 (startup_delay_steps)" in cluster.outputs()
         assert os.listdir(folder / "export" / "Servo") and os.listdir(folder / "export" / "best")
         assert "has no effect" not in cluster.outputs()

@@ -124,7 +124,7 @@ def test_the_command(forker, tmp_path, strategy, jobs, first, missing, readers):
     assert saved_steps(folder) == [0, 10, 20]
     split = json_lines.read(str(folder / PROGRESS_FILE), ("streams",))[0]
     assert split["workers"] == readers
-    assert f"{readers[1]} is worker 2 of 2 reads" in cluster.outputs()
+    assert f"{readers[1]}: worker 2 of 2 reads" in cluster.outputs()
     assert list((folder / "export" / "Servo").iterdir())
     assert list((folder / "export" / "best").iterdir())
     # An Estimator on one machine resumes from that.

@@ -216,7 +216,7 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path, caplog):
             raise RunError(f"{path} is damaged")
         return Detector(Brightness(path))
 
-    (tmp_path / "3").mkdir()
+    (tmp_path / "00000003").mkdir()
     with serving(str(tmp_path), load=load) as address:
         stop, answers = threading.Event(), []
 
@@ -245,7 +245,9 @@ def test_a_new_version_takes_over_without_a_lost_request(tmp_path, caplog):
         states = address.get("/v1/models/detector").json()["model_version_status"]
         assert [each["state"] for each in states[:3]] == ["END", "AVAILABLE", "END"]
         assert str(tmp_path) not in json.dumps(states)
-    assert caplog.text.count("version 25 of the model could not be loaded, and version 23") == 1
+        assert caplog.text.count("version 25 of the model could not be loaded, and version 23") == 1
+        (tmp_path / "25" / "damaged").unlink()  # as if a copy were complete only now
+        assert address.models.update() and address.models.current.number == 25
 
 
 def test_the_folder_of_a_run(tmp_path):

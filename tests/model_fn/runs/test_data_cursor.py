@@ -124,7 +124,7 @@ def test_the_chief_writes_how_records_are_divided(tmp_path, caplog):
     for kind in ("worker", "chief"):
         report_split(str(tmp_path), Cluster(JOBS, Task(kind, 0)), 7, split)
         assert (tmp_path / PROGRESS_FILE).exists() == (kind == "chief")
-    assert "worker 0 is worker 2 of 3 reads 1 of 3 files" in caplog.text
+    assert "worker 0: worker 2 of 3 reads 1 of 3 files" in caplog.text
     (written,) = json_lines.read(str(tmp_path / PROGRESS_FILE), ("step", "time"))
     assert written["step"] == 7 and written["workers"] == ["chief 0", "worker 0", "worker 1"]
     assert written["streams"][0]["files_of_workers"] == [["a"], ["b"], ["c"]]
