@@ -16,6 +16,7 @@ import yaml
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
+from estimator_det.errors import UsageError
 from estimator_det.files import atomic, image_header
 from exporters.detector import Detections
 from exporters.image_files import ImageFile, read_image
@@ -31,6 +32,7 @@ class AnnotationWriter:
 
     Attributes:
         has_keypoints: True if the format has keypoints.
+        has_file_each: True if each image has a file, which is named after it without its suffix.
 
     Args:
         folder: The folder of the annotations.
@@ -39,6 +41,7 @@ class AnnotationWriter:
     """
 
     has_keypoints = True
+    has_file_each = False
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         self.folder, self.images, self.class_names = folder, images, dict(class_names)
@@ -83,6 +86,18 @@ def common_folder(paths: Iterable[str]) -> str:
 
 
 FORMATS: Registry[Type[AnnotationWriter]] = Registry("annotation format")
+
+
+def check_names(format_name: str, paths: Iterable[str]) -> None:
+    """UsageError if two images would have their labels in one file."""
+    images: Dict[str, str] = {}
+    for path in paths if FORMATS.get(format_name).has_file_each else ():
+        first_path = images.setdefault(os.path.splitext(path)[0], path)
+        if first_path != path:
+            raise UsageError(
+                f"{first_path} and {path} would have their labels in one file of {format_name}; "
+                "rename one of them, or write --save_annotations coco"
+            )
 
 
 @FORMATS.register("coco")
@@ -136,6 +151,7 @@ class PascalVoc(AnnotationWriter):
     """An XML file for each image, with boxes."""
 
     has_keypoints = False
+    has_file_each = True
 
     def add(self, path: str, detections: Detections) -> None:
         root = ElementTree.Element("annotation")
@@ -163,6 +179,8 @@ class Yolo(AnnotationWriter):
 
     If the model has keypoints, the line of a box continues with x, y and visibility of each.
     """
+
+    has_file_each = True
 
     def __init__(self, folder: str, images: str, class_names: Mapping[int, str]) -> None:
         super().__init__(folder, images, class_names)
@@ -204,6 +222,7 @@ class Labelme(AnnotationWriter):
     """A JSON file for each image, with rectangles."""
 
     has_keypoints = False
+    has_file_each = True
 
     def add(self, path: str, detections: Detections) -> None:
         here = os.path.dirname(os.path.join(self.folder, self.name(path)))

@@ -114,8 +114,8 @@ def test_keypoints_of_drafts(tmp_path):
     assert read.keypoints == {"cat": ["nose", "tail"], "cup": ["top"]}
     assert [each.keypoints for each in image.objects] == [[4, 4, 2, 8, 2, 2], [8, 4, 2]]
 
-    yolo = tmp_path / "yolo"
-    options = {"annotations": str(yolo), "classes": str(yolo / "data.yaml")}
+    yolo = str(tmp_path / "yolo")
+    options = {"annotations": yolo, "classes": f"{yolo}/data.yaml"}
     (image,) = open_source("yolo", source.SourceOptions(images=images, **options)).images
     cat, cup = image.objects
     assert cat.keypoints == [0.25, 0.5, 2, 0.5, 0.25, 2] and cup.keypoints[2::3] == [2, 0]
@@ -146,6 +146,11 @@ def test_records(exported, detector, photos, tmp_path):
         assert list(feature["image/object/class/label"].int64_list.value) == list(found.classes)
 
 
-def test_the_threshold_is_that_of_the_evaluation(exported, photos, tmp_path, capsys):
+def test_drafts_that_cannot_be_written(exported, photos, tmp_path, capsys):
     assert _detect(exported, photos, tmp_path / "out", "--save_annotations", "coco") == 1
     assert "has no thresholds" in capsys.readouterr().err
+    for image in ("b.jpg", "b.png"):
+        (tmp_path / image).touch()
+    for name in ("pascal_voc", "yolo", "labelme"):
+        assert _detect(exported, tmp_path, tmp_path / "out", "--save_annotations", name) == 2
+        assert "b.jpg and " in capsys.readouterr().err

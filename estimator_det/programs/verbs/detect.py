@@ -154,6 +154,8 @@ def _run_here(options: argparse.Namespace) -> int:
         earlier = glob.glob("*_detections.*", root_dir=options.output_dir)
         ownership.check_files(options.output_dir, "detect", [DETECTIONS_FILE, *earlier])
         folder = label_drafts.new_folder(options.output_dir) if save else ""
+        if save:
+            label_drafts.check_names(save, files)
         detector = (
             TiledDetector(options.model, options.tiles)
             if options.tiles

@@ -73,6 +73,7 @@ def run(options: argparse.Namespace) -> int:
     with writing.writable_folder(options.output_dir, "output_dir"):
         ownership.check_files(options.output_dir, "suggest", FILES)
         folder = label_drafts.new_folder(options.output_dir)
+        label_drafts.check_names(options.save_annotations, paths)
         _, model = newest_version(served_folder(run_folder(options.model)))
         detector = Detector(model)
         thresholds = (
