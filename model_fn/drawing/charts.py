@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import io
 import re
+import warnings
 from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -93,7 +94,10 @@ def figure(panels: Sequence[Panel], *, title: str = "", columns: int = 3) -> byt
         _draw(page.add_subplot(grid[row, first : first + width]), panel)
     if title:
         page.suptitle(_plain(title), fontsize=14, color=TEXT_COLOR, x=0.01, ha="left")
-    canvas.draw()  # `savefig` would draw all of it twice
+    with warnings.catch_warnings():
+        # The font draws a box for each letter that it lacks, as emoji and Chinese.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        canvas.draw()  # `savefig` would draw all of it twice
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "png")
     return buffer.getvalue()

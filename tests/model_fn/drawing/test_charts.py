@@ -32,7 +32,7 @@ def test_panels_fill_rows_and_wide_ones_are_narrowed():
     [
         charts.bar_chart("$x$ and $", ["$", "\\", "\x1b[2J\u202e"], {"$n": [0, 0, 0]}, log=True),
         charts.bar_chart("many", [str(i) for i in range(200)], {"n": range(200)}, width=3),
-        charts.bar_chart("parts", ["a"], {str(i): [i] for i in range(20)}),
+        charts.bar_chart("parts", ["狐 🙂"], {str(i): [i] for i in range(20)}),
         charts.histogram("parts of counts", [0, 1], {str(i): [i] for i in range(20)}),
         charts.bar_chart("none", [], {}),
         charts.histogram("empty", [0, 1, 2], {"n": [0, 0]}),
