@@ -124,7 +124,9 @@ REMEDIES: Dict[str, Dict[str, str]] = {
             "output out": "give --output_dir DIR",
             "device gpu": _DEVICE,
             "centernet_include_keypoints": "remove it: an export has all outputs of its model",
-            "keypoint_label_map_path": "give --label_map_path FILE",
+            "keypoint_label_map_path": _FIELD.format(
+                "model.center_net.keypoint_label_map_path", "FILE"
+            ),
         }
     ),
     "detect": _named(

@@ -275,10 +275,13 @@ def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOp
     resizer = image_resizer.WhichOneof("image_resizer_oneof")
     is_gray = image_resizer.fixed_shape_resizer.convert_to_grayscale
     if resizer != "fixed_shape_resizer" or is_gray:
+        side = image_resizer.keep_aspect_ratio_resizer.max_dimension
+        size = f"fixed_shape_resizer {{ height: {side} width: {side} }}"
+        remedy = f". --set 'model.{kind}.image_resizer={{ {size} }}' stretches images instead"
         raise UsageError(
             f"--format tflite: model.{kind}.image_resizer: is {resizer}; a TFLite model takes "
             "images of one size and three channels, so it must be fixed_shape_resizer without "
-            "convert_to_grayscale"
+            "convert_to_grayscale" + (remedy if resizer == "keep_aspect_ratio_resizer" else "")
         )
     if additional_channels(config):
         raise UsageError(

@@ -191,6 +191,7 @@ train my.config --model_dir | argument --model_dir: expected one argument | help
 train my.config --warmup 3 | unknown option --warmup | help_all
 export run --nms | unknown option --nms | help_all
 train c --resume | --resume is an option of other trainers. Instead, remove it: a run in --model_dir resumes | help_all
+export c --keypoint_label_map_path f | --keypoint_label_map_path is an option of other trainers. Instead, set model.center_net.keypoint_label_map_path, for example --set model.center_net.keypoint_label_map_path=FILE | help_all
 train c --batch-size=8 | --batch_size is an option of other trainers. Instead, set train_config.batch_size, for example --set train_config.batch_size=8 | help_all
 """  # noqa: E501
 

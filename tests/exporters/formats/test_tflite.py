@@ -179,6 +179,10 @@ def test_normalizations():
     ("change", "message"),
     [
         ("model { ssd { image_resizer { identity_resizer {} } } }", "is identity_resizer"),
+        (
+            "model { ssd { image_resizer { keep_aspect_ratio_resizer { max_dimension: 96 } } } }",
+            "--set 'model.ssd.image_resizer={ fixed_shape_resizer { height: 96 width: 96 } }'",
+        ),
         ("model { ssd { box_coder { square_box_coder {} } } }", "is square_box_coder"),
         (
             "model { ssd { post_processing { batch_non_max_suppression { soft_nms_sigma: 0.5 } } }"
