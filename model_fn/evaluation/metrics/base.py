@@ -252,15 +252,14 @@ def make_named_metrics(
             metrics = _make(maker, eval_config, categories, f"{field}: {entry.custom.name!r}")
         else:
             metrics = PARAMETERIZED.make_chosen(entry, field, categories)
-        for before in named:
-            if set(metrics.names) & set(before.metrics.names):
-                raise ConfigError.at(
-                    field,
-                    f"{metrics.names[0]!r} is given twice, here and by {before.field}",
-                    "remove one",
-                )
         name = str(entry.WhichOneof("parameterized_metric"))
         named.append(NamedMetrics(field, name, metrics))
+    places: Dict[str, str] = {}
+    for each in named:
+        for name in each.metrics.names:
+            if places.setdefault(name, each.field) != each.field:
+                what = f"{name!r} is given twice, here and by {places[name]}"
+                raise ConfigError.at(each.field, what, "remove one, or rename the metric if yours")
     return named
 
 

@@ -76,6 +76,9 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
     lower = [name for name in metric_names(config) if lower_is_better(config, name)]
     assert lower[0] == "Errors/mean" and {"loss", "Loss/localization_loss"} < set(lower)
     assert all(name.lower().startswith("loss") for name in lower[1:])
+    errors.names = [f"{PER_CLASS}/blossom"]
+    with pytest.raises(UsageError, match="blossom' is given twice, here and by eval_config"):
+        metric_names(config)
     del errors.names, errors.add
     with pytest.raises(UsageError, match=r"eval_config.*'errors_metrics': .* no names and no add"):
         metric_names(config)
