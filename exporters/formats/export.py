@@ -11,7 +11,7 @@ from estimator_det.compat import require_v2_behavior, tf
 from estimator_det.config import pipeline, plugins
 from estimator_det.config.rules import require
 from estimator_det.errors import RunError
-from estimator_det.files import ownership
+from estimator_det.files import AnyPath, ownership
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.formats import FoundModel, check, resolve_formats
@@ -74,8 +74,8 @@ class ExportedModel(NamedTuple):
 
 def export_saved_model(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-    checkpoint_prefix: str,
-    output_dir: str,
+    checkpoint_prefix: AnyPath,
+    output_dir: AnyPath,
     options: Optional[ExportOptions] = None,
     *,
     overwrite: bool = False,
@@ -102,8 +102,8 @@ def export_saved_model(
 
 def export_formats(
     pipeline_config: pipeline_pb2.TrainEvalPipelineConfig,
-    checkpoint_prefix: str,
-    output_dir: str,
+    checkpoint_prefix: AnyPath,
+    output_dir: AnyPath,
     formats: Sequence[ExportFormat],
     options: ExportOptions,
     *,
@@ -134,6 +134,7 @@ def export_formats(
     """
     require_v2_behavior()
     options = _checked(pipeline_config, formats, options)
+    checkpoint_prefix, output_dir = os.fspath(checkpoint_prefix), os.fspath(output_dir)
     ownership.refuse_inputs(output_dir, [parent_folder(find_checkpoint(checkpoint_prefix))])
     with locked(output_dir):
         return _export(

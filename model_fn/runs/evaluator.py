@@ -15,6 +15,7 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.rules import require
 from estimator_det.detectors.base import build_preprocessor
 from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, UsageError
+from estimator_det.files import AnyPath
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import tpu as tpu_input
@@ -182,10 +183,10 @@ class EvaluationRun:
 
 def evaluate(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: Optional[TrainOptions] = None,
     *,
-    checkpoint: Optional[str] = None,
+    checkpoint: Optional[AnyPath] = None,
     on_training_data: bool = False,
 ) -> List[Evaluation]:
     """Evaluates one checkpoint on every evaluation reader, or on the training data instead.
@@ -197,7 +198,7 @@ def evaluate(
     """
     _require(config, on_training_data)
     run = make_run(config, model_dir, options, on_training_data, report.TABLE)
-    return evaluate_newest(run, checkpoint or model_dir)
+    return evaluate_newest(run, os.fspath(checkpoint or model_dir))
 
 
 def evaluate_newest(run: EvaluationRun, checkpoint: str) -> List[Evaluation]:
@@ -225,7 +226,7 @@ def _require(config: pipeline_pb2.TrainEvalPipelineConfig, on_training_data: boo
 
 def make_run(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: Optional[TrainOptions],
     on_training_data: bool,
     shown: str = report.LINE,
@@ -238,16 +239,16 @@ def make_run(
         on_training_data=on_training_data,
         sample_1_of_n=options.evaluation.sample_1_of_n,
     )
-    context = RunContext(with_precision(config, options), model_dir, options)
+    context = RunContext(with_precision(config, options), os.fspath(model_dir), options)
     return EvaluationRun(context, readers, shown=shown)
 
 
 def continuous_eval(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: Optional[TrainOptions] = None,
     *,
-    checkpoint_dir: Optional[str] = None,
+    checkpoint_dir: Optional[AnyPath] = None,
     on_training_data: bool = False,
     max_retries: int = 0,
     timeout_secs: Optional[float] = None,
@@ -269,7 +270,8 @@ def continuous_eval(
     """
     _require(config, on_training_data)
     run = make_run(config, model_dir, options, on_training_data)
-    return follow_training(run, checkpoint_dir or model_dir, timeout_secs, max_retries)
+    folder = os.fspath(checkpoint_dir or model_dir)
+    return follow_training(run, folder, timeout_secs, max_retries)
 
 
 def follow_training(

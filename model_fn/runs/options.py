@@ -221,7 +221,7 @@ class TrainOptions:
     precision: Optional[str] = None
     progress: bool = True  # report loss terms, rate and time left on standard error
     progress_steps: int = 20  # steps between two reports
-    # More training hooks: `model_fn.Hook`s, or, not with the TF2 loop, hooks of an Estimator's
+    # More training hooks: `estimator_det.Hook`s, or, not with the TF2 loop, hooks of an Estimator's
     # session.
     hooks: Sequence[Any] = ()
     # In a cluster, seconds that another task may be missing.
@@ -238,6 +238,7 @@ class TrainOptions:
                 "tf_data_service works with Estimator alone; remove it, or the options of a TPU or "
                 "of the TF2 loop"
             )
+        _check_at_least(1, self, "num_train_steps", "progress_steps")
         _check_choice(self, "precision", PRECISIONS)
         if self.precision in (MIXED_FLOAT16, BFLOAT16_CONVOLUTIONS) and self.is_for_tpu:
             raise UsageError(f"precision is {self.precision}; a TPU has {MIXED_BFLOAT16}")

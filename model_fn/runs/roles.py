@@ -80,7 +80,7 @@ def _check_hooks(context: RunContext) -> None:
         if not isinstance(hook, Hook):
             raise UsageError(
                 f"hooks: {type(hook).__name__} needs a session, and the TF2 loop has none. Derive "
-                "it from model_fn.Hook, or train without --strategy"
+                "it from estimator_det.Hook, or train without --strategy"
             )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import time
 import types
 from typing import Any, Callable, Dict, Mapping, Optional
@@ -18,6 +19,7 @@ from estimator_det.compat import require_v2_behavior
 from estimator_det.config.rules import require
 from estimator_det.console.signals import StopSignals
 from estimator_det.errors import DamagedCheckpointsError, SessionLostError
+from estimator_det.files import AnyPath
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
 from inputs.label_map import LabelMap
@@ -54,7 +56,7 @@ _RESTART_SECS = (1.0, 2.0, 4.0, 8.0, 16.0)  # before training begins again witho
 
 def train_and_evaluate(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: Optional[TrainOptions] = None,
     **fields: Any,
 ) -> MetricValues:
@@ -79,7 +81,7 @@ def train_and_evaluate(
 
 def train(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: Optional[TrainOptions] = None,
     **fields: Any,
 ) -> None:
@@ -91,7 +93,7 @@ def train(
 
 def run(
     config: pipeline_pb2.TrainEvalPipelineConfig,
-    model_dir: str,
+    model_dir: AnyPath,
     options: TrainOptions,
     *,
     evaluates: bool = True,
@@ -107,7 +109,7 @@ def run(
     _LOG.info("Memory allocator: %s", machine.allocator())
     context = RunContext(
         with_precision(config, options),
-        model_dir,
+        os.fspath(model_dir),
         options,
         read_cluster(),
         label_maps=dict(label_maps),

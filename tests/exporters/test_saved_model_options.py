@@ -22,7 +22,7 @@ from tests.inputs.examples import encoded, example
 
 
 def _export(trained, folder, **fields):
-    return export_saved_model(trained.config, trained.checkpoint, str(folder), **fields)
+    return export_saved_model(trained.config, pathlib.Path(trained.checkpoint), folder, **fields)
 
 
 RAW = {

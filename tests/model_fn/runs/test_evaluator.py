@@ -76,7 +76,7 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     assert "DetectionBoxes_Recall/AR@100" in plain
 
     config.eval_config.use_moving_averages = True
-    averaged = evaluator.evaluate(config, str(tmp_path / "other"), checkpoint=model_dir)[0].metrics
+    averaged = evaluator.evaluate(config, tmp_path / "other", checkpoint=model_dir)[0].metrics
     assert averaged["loss"] != plain["loss"]
     assert (tmp_path / "other" / "eval_0").is_dir()
     (first,) = evaluator.evaluate(

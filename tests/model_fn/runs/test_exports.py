@@ -28,7 +28,7 @@ def test_exports_carry_the_label_map(readers, tmp_path):
     config.eval_input_reader[0].tf_record_input_reader.input_path[:] = [str(records)]
     model_dir = tmp_path / "model"
     evaluating = EvaluationOptions(best_metric="loss")
-    runner.train_and_evaluate(config, str(model_dir), evaluation=evaluating, progress=False)
+    runner.train_and_evaluate(config, model_dir, evaluation=evaluating, progress=False)
     content = path.read_bytes()
     path.unlink()  # the exports need it no more
     for name in ("Servo", "best"):

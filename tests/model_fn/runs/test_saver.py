@@ -11,7 +11,7 @@ from estimator_det.console.signals import StopSignals
 from model_fn.checkpoints import repair
 from model_fn.runs import saver as saving
 from model_fn.runs import training_run
-from model_fn.runs.options import CheckpointOptions
+from model_fn.runs.options import CheckpointOptions, TrainOptions
 from tests import checkpoints
 from tests.model_fn import fake
 
@@ -108,6 +108,9 @@ def test_options_are_checked():
             CheckpointOptions(**wrong)
     with pytest.raises(ValueError, match="keep_max is -1; give 0"):
         CheckpointOptions(keep_max=-1)
+    for wrong in ("num_train_steps", "progress_steps"):
+        with pytest.raises(ValueError, match=f"{wrong} is 0; give 1 or more"):
+            TrainOptions(**{wrong: 0})
 
 
 def test_files_reach_the_disk_before_they_are_named(tmp_path, monkeypatch):
