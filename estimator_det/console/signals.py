@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional
 
@@ -42,6 +43,8 @@ class Stop:
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A signal within this time is the first one again: `timeout` signals a process and then its group.
+SAME_SECS = 0.3
 _TENSORFLOW = ("tensorflow", "tensorflow_estimator", "tf_slim", "tf_keras", "keras")
 
 
@@ -62,15 +65,15 @@ class StopSignals:
     """Context manager: SIGINT and SIGTERM request a stop.
 
     The first signal also raises `Stopped` in the main thread, unless signals are deferred. The
-    second one ends the process at once, even while TensorFlow computes; a signal that a nested
-    context caught counts as the first. A signal that is ignored, as SIGINT is in a job in the
-    background, stays ignored. Outside of the main thread the context does nothing: Python has no
-    signals there.
+    second one, SAME_SECS or more later, ends the process at once, even while TensorFlow computes;
+    a signal that a nested context caught counts as the first. A signal that is ignored, as SIGINT
+    is in a job in the background, stays ignored. Outside of the main thread the context does
+    nothing: Python has no signals there.
     """
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
-        self._num_arrived = 0
+        self._first_secs: Optional[float] = None  # time of the first signal
         self._raised: Optional[int] = None
         self._deferring = False
         self._exits = contextlib.ExitStack()
@@ -136,10 +139,12 @@ class StopSignals:
 
     def _arrived(self, number: int) -> None:
         """Confirms the first signal and exits on the second, in the watching thread."""
-        name = signal.Signals(number).name
-        self._num_arrived += 1
-        if self._num_arrived > 1:
+        name, now = signal.Signals(number).name, time.monotonic()
+        if self._first_secs is not None:
+            if now < self._first_secs + SAME_SECS:
+                return
             end_at_once(f"{name} again: stopped at once", "WARNING", exit_code(number))
+        self._first_secs = now
         self._stop.request(Stopped(number))
         if self._deferring:
             printing.report_at_once(
@@ -150,7 +155,7 @@ class StopSignals:
     def _handle(self, number: int, frame: Any) -> None:
         del frame
         self._stop.request(Stopped(number))
-        if not self._deferring:
+        if not self._deferring and self._raised is None:
             self._raised = number
             raise Stopped(number)
 
