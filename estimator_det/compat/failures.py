@@ -29,10 +29,13 @@ def reason(error: Any) -> str:
     """
     text = str(error.message if hasattr(error, "node_def") else error)
     text = _NODE.sub("", text.split("\n\t [[")[0].split(" [Op:")[0]).strip()
-    if text.startswith("Graph execution error"):
-        text = _END_OF_SOURCES.split(text)[-1]
-    lines = (line for line in text.split("\n") if not line.startswith(_REMOTE_GRAPH_LINES))
-    return next(filter(str.strip, lines), "")
+    lines = without_sources(text).split("\n")
+    return next((x for x in lines if x.strip() and not x.startswith(_REMOTE_GRAPH_LINES)), "")
+
+
+def without_sources(text: str) -> str:
+    """The message of a failed graph without its heading and the source lines of its nodes."""
+    return _END_OF_SOURCES.split(text)[-1] if text.startswith("Graph execution error") else text
 
 
 def reported_task(error: Any) -> Optional[Tuple[str, int]]:

@@ -283,7 +283,11 @@ def run(main: Callable[[], Optional[int]]) -> int:
 def error_text(error: BaseException) -> str:
     """The message of an error without the noise TensorFlow adds (node names, stack, codes)."""
     # The text of an OpError repeats the source lines of its node, its message does not.
-    text = getattr(error, "message", "") if hasattr(error, "node_def") else str(error)
+    text = str(error)
+    if hasattr(error, "node_def"):
+        from estimator_det.compat import failures  # imports TensorFlow, which raised the error
+
+        text = failures.without_sources((getattr(error, "message", "") or "").split("\n\t [[")[0])
     text = text or type(error).__name__
     if package := _not_installed(error):
         text = f"{package} is not installed. Remedy: pip install {package}"

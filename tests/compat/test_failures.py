@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from estimator_det.compat import failures
+from estimator_det.programs import console
 
 
 def test_the_words_of_a_failed_graph():
@@ -25,9 +26,8 @@ def test_the_words_of_a_failed_session():
         size = tf.strings.to_number(tf.constant("ten"))
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             session.run(size)
-    assert (
-        failures.reason(caught.value) == "StringToNumberOp could not correctly convert string: ten"
-    )
+    message = "StringToNumberOp could not correctly convert string: ten"
+    assert failures.reason(caught.value) == console.error_text(caught.value) == message
 
 
 def test_the_words_of_a_graph_on_another_machine():
