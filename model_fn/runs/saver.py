@@ -44,8 +44,8 @@ class CheckpointSaver(Hook):
         self._model_dir, self._training = context.model_dir, training
         self._stop, self._signals = context.stop, signals
         self._may_save, self._cursors = may_save, cursors
-        saving = context.options.checkpoints
-        self._timer = tf1.train.SecondOrStepTimer(every_secs=saving.secs, every_steps=saving.steps)
+        saving = self._saving = context.options.checkpoints
+        self._last_step, self._last_secs = 0, 0.0  # when the last checkpoint was due
         keep_hours = context.config.train_config.keep_checkpoint_every_n_hours
         self._kept = KeptCheckpoints(context.model_dir, saving.keep_max, keep_hours)
         self._evaluations = evaluations
@@ -59,18 +59,24 @@ class CheckpointSaver(Hook):
         self._save(step)
         if self._evaluations is not None:
             self._evaluate(self._evaluations.begin, step)
-        self._timer.update_last_triggered_step(step)
+        self._last_step, self._last_secs = step, time.monotonic()
 
     def after_step(self, result: StepResult) -> None:
         step = result.step
-        is_due = self._timer.should_trigger_for_step(step)
+        is_due = self._is_due(step)
         if is_due:
-            self._timer.update_last_triggered_step(step)
+            self._last_step, self._last_secs = step, time.monotonic()
         evaluations = self._evaluations
         if is_due or (evaluations is not None and evaluations.wants_checkpoint(step)):
             self._save(step)
             if evaluations is not None:
                 self._evaluate(evaluations.after_save, step)
+
+    def _is_due(self, step: int) -> bool:
+        if self._saving.secs is None:
+            return step >= self._last_step + (self._saving.steps or 1)
+        # TensorFlow's timer waits for as long as somebody sets the clock of the machine back.
+        return time.monotonic() >= self._last_secs + self._saving.secs
 
     def end(self, step: int) -> None:
         """Saves the last step, and evaluates it unless a signal ended training."""

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
+import types
 from typing import Any, List
 
 import pytest
@@ -43,8 +45,10 @@ class Listener:
         self.ended = True
 
 
-def _train(folder: pathlib.Path, max_steps: int, listener: Listener, keep: int = 5) -> None:
-    checkpoints = CheckpointOptions(steps=2, keep_max=keep)
+def _train(
+    folder: pathlib.Path, max_steps: int, listener: Listener, keep: int = 5, **interval: int
+) -> None:
+    checkpoints = CheckpointOptions(**(interval or {"steps": 2}), keep_max=keep)
     context = fake.run_context(folder, num_train_steps=max_steps, checkpoints=checkpoints)
     with StopSignals(context.stop) as signals:
         resumed = repair.prepare(str(folder))
@@ -71,6 +75,14 @@ def test_saves_each_step_once(tmp_path):
     after = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("model.ckpt-5.*")}
     assert after == before
     assert checkpoints.trained_steps(str(tmp_path)) == 7
+
+
+def test_a_clock_that_is_set_back_delays_no_checkpoint(tmp_path, monkeypatch):
+    clock = types.SimpleNamespace(time=lambda: 0.0, monotonic=itertools.count().__next__)
+    monkeypatch.setattr(saving, "time", clock)
+    listener = Listener()
+    _train(tmp_path, 2, listener, secs=1)
+    assert listener.steps == [0, 1, 2]
 
 
 def _listed(folder: pathlib.Path) -> List[str]:
