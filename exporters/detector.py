@@ -5,7 +5,19 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import os
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+    overload,
+)
 
 import numpy as np
 from PIL import Image
@@ -209,6 +221,18 @@ class Detector:
         if not isinstance(model, LoadedModel):
             model = formats.load_model(os.fspath(model))
         self.model: LoadedModel = model
+
+    # A text is a sequence of texts, too.
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, images: Union[str, os.PathLike[str], Image.Image]
+    ) -> Detections: ...
+
+    @overload
+    def __call__(self, images: np.ndarray) -> Any: ...  # a list for a batch
+
+    @overload
+    def __call__(self, images: Sequence[ImageOrPath]) -> List[Detections]: ...
 
     def __call__(
         self, images: Union[ImageOrPath, Sequence[ImageOrPath]]

@@ -7,7 +7,7 @@ import csv
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence, cast
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Sequence
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
         looked = _look_at(detector, paths, thresholds, options.batch_size)
         failed = [each for each in looked if each.error is not None]
         chosen = suggestions.choose([each for each in looked if not each.error], options.number)
-        detections = cast("List[Detections]", detector([each.path for each in chosen]))
+        detections = detector([each.path for each in chosen])
         results = {each.path: image.above(thresholds) for each, image in zip(chosen, detections)}
         make = label_drafts.FORMATS.get(options.save_annotations)
         drafts = make(folder, label_drafts.common_folder(paths), detector.class_names)
