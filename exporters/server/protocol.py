@@ -11,10 +11,11 @@ import numpy as np
 
 from estimator_det.console.printing import plain
 from exporters.server.batching import Outputs
-from inputs.serving import COLOR_CHANNELS
+from inputs.serving import COLOR_CHANNELS, FILES
 from model_fn.serving.graph import PREDICT, SERVING_DEFAULT
 
-SIGNATURES = (SERVING_DEFAULT, PREDICT)
+# The names of inputs that an export may have, too. Each takes files and pixels here.
+SIGNATURES = (SERVING_DEFAULT, PREDICT, FILES, "image_tensor")
 MOST_INSTANCES = 64  # images of one request
 _DTYPES = {"f": "DT_FLOAT", "i": "DT_INT32", "u": "DT_UINT8", "S": "DT_STRING", "O": "DT_STRING"}
 

@@ -66,10 +66,11 @@ def test_predictions_as_tensorflow_serving_answers(served):
     url = "/v1/models/detector:predict"
     rows = [b64(encoded(51)), {"image": b64(encoded(51))}, pixels.tolist()]
     for row in rows:
-        (found,) = served.post(url, json.dumps({"instances": [row]})).json()["predictions"]
+        body = {"instances": [row], "signature_name": "encoded_image_string_tensor"}
+        (found,) = served.post(url, json.dumps(body)).json()["predictions"]
         assert found["num_detections"] == 2.0 and np.shape(found["detection_boxes"]) == (3, 4)
         assert found["detection_scores"][0] == pytest.approx(0.2) and "unbatched" not in found
-        column = {"inputs": {"image": [row]}, "signature_name": "serving_default"}
+        column = {"inputs": {"image": [row]}, "signature_name": "image_tensor"}
         outputs = served.post(url, json.dumps(column)).json()["outputs"]
         assert np.shape(outputs["detection_boxes"]) == (1, 3, 4)
     version = served.post("/v1/models/detector/versions/1:predict", json.dumps({"instances": rows}))
