@@ -7,6 +7,7 @@ All of it, with gradients, optimizer steps and large images, is the command's pa
 from __future__ import annotations
 
 import json
+from typing import Any, Sequence
 
 import pytest
 
@@ -24,11 +25,12 @@ MORE_TWO_STAGES = (
 )
 
 
-def assert_agrees(name: str) -> None:
-    case = goldens.read(MODELS, name)
+def assert_agrees(
+    name: str, check: Any = checks.check_graph, columns: Sequence[str] = ("variables", "anchors")
+) -> None:
     cells = {column: Check() for column in checks.COLUMNS}
-    checks.check_graph(case, cells)
-    for column in ("variables", "anchors"):
+    check(goldens.read(MODELS, name), cells)
+    for column in columns:
         assert cells[column].ok, f"{name}: {cells[column]}"
 
 
@@ -43,11 +45,7 @@ def test_variables_counts_and_anchors():
     [TWO_STAGES, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in MORE_TWO_STAGES)],
 )
 def test_a_whole_network_of_two_stages(name):
-    case = goldens.read(MODELS, name)
-    cells = {column: Check() for column in checks.COLUMNS}
-    checks.check_evaluation(case, cells)
-    for column in ("predictions", "detections"):
-        assert cells[column].ok, f"{column}: {cells[column]}"
+    assert_agrees(name, checks.check_evaluation, ("predictions", "detections"))
 
 
 @pytest.mark.exhaustive

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Optional
 
 import numpy as np
 import pytest
@@ -12,45 +11,12 @@ from estimator_det.config.registry import Registry
 from estimator_det.errors import UsageError
 from estimator_det.losses import classification, localization
 from estimator_det.protos import custom_pb2, losses_pb2
-from tests.conftest import golden_component
-
-SETTINGS, ARRAYS = golden_component("losses")
-CONFIGS = {
-    "l2": "weighted_l2 {}",
-    "smooth_l1": "weighted_smooth_l1 {}",
-    "smooth_l1_d1": "weighted_smooth_l1 { delta: 1 }",
-    "smooth_l1_d0.3": "weighted_smooth_l1 { delta: 0.3 }",
-    "iou": "weighted_iou {}",
-    "giou": "weighted_giou {}",
-}
-
-
-def config_of(name: str) -> Optional[str]:
-    return CONFIGS.get(name.removesuffix("_masked").removesuffix("_ignore_nan"))
-
-
-CASES = [name for name in SETTINGS if config_of(name)]
 
 
 def make(text: str) -> localization.LocalizationLoss:
     return localization.make_localization_loss(
         text_format.Parse(text, losses_pb2.LocalizationLoss())
     )
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_golden(name):
-    setting = SETTINGS[name]
-    mask = tf.constant(ARRAYS[setting["losses_mask"]]) if "losses_mask" in setting else None
-    got = make(config_of(name))(
-        tf.constant(ARRAYS[setting["pred"]]),
-        tf.constant(ARRAYS[setting["target"]]),
-        tf.constant(ARRAYS[setting["weights"]]),
-        ignore_nan_targets=setting.get("ignore_nan_targets", False),
-        losses_mask=mask,
-    )
-    assert got.shape == [3, 20]
-    np.testing.assert_allclose(got, ARRAYS[name].reshape(3, 20), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
