@@ -127,11 +127,12 @@ def _check_exponential(
     if not schedule.decay_steps:
         yield error(f"{path}.decay_steps", "is 0: the rate has no period", "set it to 1 or more")
     yield from _check_warmup(schedule.burnin_steps, f"{path}.burnin_steps", num_steps)
-    if schedule.staircase and num_steps < schedule.decay_steps:
+    first_decay = schedule.burnin_steps + schedule.decay_steps
+    if schedule.staircase and schedule.burnin_steps < num_steps < first_decay:
         yield warning(
             f"{path}.decay_steps",
             f"the rate stays {schedule.initial_learning_rate:g}: its first decay is at step "
-            f"{schedule.decay_steps}, but training stops at {num_steps}",
+            f"{first_decay}, but training stops at {num_steps}",
             "train with --rescale_schedule or lower decay_steps, unless this is intended",
         )
 

@@ -167,7 +167,7 @@ warning | COSINE.total_steps=101; COSINE.warmup_steps=9 | ends at step 101, but 
 error | COSINE.warmup_steps=9; COSINE.hold_base_rate_steps=91; COSINE.total_steps=100
  | must exceed warmup_steps (9) | COSINE.total_steps
 warning | MANUAL.schedule=[{step: 10}, {step: 100}, {step: 300}] | [100, 300] are never reached
-warning | STAIRS={initial_learning_rate: 0.5 decay_steps: 101} | the rate stays 0.5
+warning | STAIRS={decay_steps: 51 burnin_steps: 50} | its first decay is at step 101
  | STAIRS.decay_steps
 warning | STAIRS.burnin_steps=100; STAIRS.decay_steps=9 | within the 100 steps of warm-up
 warning | train_config.num_steps=0; COSINE={total_steps: 9 warmup_steps: 8} | never ends
@@ -225,7 +225,7 @@ STEPS=[{mosaic { stop_at_step: 2 }}]
 graph_rewriter.quantization.delay=99
 MANUAL.schedule=[{step: 10}, {step: 99}]
 COSINE={total_steps: 100 warmup_steps: 10}
-STAIRS={decay_steps: 100 burnin_steps: 99}
+STAIRS={decay_steps: 1 burnin_steps: 99}
 STAIRS={decay_steps: 101 staircase: false}
 FPN={min_level: 3 max_level: 7}; LEVELS={aspect_ratios: 1}; PYRAMID
 """
