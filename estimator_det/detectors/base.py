@@ -71,7 +71,7 @@ class Predictions(NamedTuple):
     inputs: tf.Tensor  # float32 [B, H, W, C], preprocessed
     feature_maps: Tuple[tf.Tensor, ...]  # float32 [B, h, w, depth] each
     anchors: tf.Tensor  # float32 [A, 4]
-    box_encodings: tf.Tensor  # float32 [B, A, code_size] or [B, A, K, code_size]
+    box_encodings: tf.Tensor  # float32 [B, A, code_size]
     class_logits: tf.Tensor  # float32 [B, A, K + 1], or [B, A, K] without a background column
     raw_boxes: Optional[tf.Tensor] = None  # float32 [B, A, 4], decoded; if configured
     raw_feature_map_indices: Optional[tf.Tensor] = None  # int32 [B, A], feature map of each raw box
@@ -102,20 +102,22 @@ class WeightedLosses:
 
 
 class BatchDetections(NamedTuple):
-    """Final detections, by falling score; rows past `num` are zero.
+    """Final detections; rows past `num` are zero.
 
-    `boxes` and `keypoints` are normalized to the real image inside the padded one, or to the padded
-    one if an SSD has `change_coordinate_frame: false`.
+    They are by falling score, unless a CenterNet calibrates scores or rescores them by keypoints:
+    their order stays. `boxes` and `keypoints` are normalized to the real image inside the padded
+    one, or to the padded one if an SSD has `change_coordinate_frame: false`.
     """
 
     boxes: tf.Tensor  # float32 [B, N, 4]
     scores: tf.Tensor  # float32 [B, N]
     classes: tf.Tensor  # float32 [B, N], foreground index from 0
     num: tf.Tensor  # float32 [B]
-    # Float32 [B, A, 4] or [B, A, K, 4], before suppression; None without suppression.
+    # Before suppression: float32 [B, A, 4], and scores of all C columns, background included if
+    # there is one, [B, A, C]; None without suppression.
     raw_boxes: Optional[tf.Tensor] = None
-    raw_scores: Optional[tf.Tensor] = None  # float32 [B, A, K + 1]; None without suppression
-    multiclass_scores: Optional[tf.Tensor] = None  # float32 [B, N, K + 1]
+    raw_scores: Optional[tf.Tensor] = None
+    multiclass_scores: Optional[tf.Tensor] = None  # float32 [B, N, C]
     anchor_indices: Optional[tf.Tensor] = None  # float32 [B, N]
     masks: Optional[tf.Tensor] = None  # float32 [B, N, h, w]
     keypoints: Optional[tf.Tensor] = None  # float32 [B, N, P, 2], y and x
