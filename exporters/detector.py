@@ -305,15 +305,16 @@ class Detector:
         Args:
             image_size: Height and width of the image.
         """
-        count = int(outputs[NUM])
-        classes = outputs[CLASSES][:count].astype(np.int64)
+        # Some models change scores after the search, such as a CenterNet with rescore_instances.
+        order = np.argsort(-outputs[SCORES][: int(outputs[NUM])], kind="stable")
+        classes = outputs[CLASSES][order].astype(np.int64)
         masks, keypoints, keypoint_scores = (
-            outputs[name][:count] if name in outputs else None
+            outputs[name][order] if name in outputs else None
             for name in (MASKS, KEYPOINTS, KEYPOINT_SCORES)
         )
         return Detections(
-            normalized_boxes=outputs[BOXES][:count],
-            scores=outputs[SCORES][:count],
+            normalized_boxes=outputs[BOXES][order],
+            scores=outputs[SCORES][order],
             classes=classes,
             names=tuple(map(self.model.name, classes)),
             image_size=image_size,

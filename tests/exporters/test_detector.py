@@ -58,7 +58,7 @@ def test_detections_of_one_image(model, pictures, tmp_path):
 
 
 class _BatchOfTwo(LoadedModel):
-    """Takes two images at a time, and returns the first value of each as a score."""
+    """Takes two images at a time; scores rise from the first value of each."""
 
     def __init__(self):
         super().__init__("model", {1: "cat"}, "")
@@ -67,18 +67,18 @@ class _BatchOfTwo(LoadedModel):
     def run(self, images):
         assert len(images) == 2
         return {
-            "num_detections": np.float32([1, 1]),
-            "detection_boxes": np.float32([[[0, 0, 0.5, 1]]] * 2),
-            "detection_scores": images[:, :1, 0, 0].astype(np.float32),
-            "detection_classes": np.float32([[1]] * 2),
+            "num_detections": np.float32([2, 2]),
+            "detection_boxes": np.float32([[[0, 0, 0.5, 1], [0, 0, 1, 1]]] * 2),
+            "detection_scores": images[:, :2, 0, 0] + np.float32([0, 1]),
+            "detection_classes": np.float32([[1, 1]] * 2),
         }
 
 
 def test_a_model_of_one_batch_size_runs_any_number_of_images():
     images = np.arange(3, dtype=np.uint8)[:, None, None, None] * np.ones([1, 4, 6, 3], np.uint8)
     detector = Detector(_BatchOfTwo())
-    assert [found.scores.tolist() for found in detector(images)] == [[0], [1], [2]]
-    assert detector(images[2]).boxes.tolist() == [[0, 0, 2, 6]]
+    assert [found.scores.tolist() for found in detector(images)] == [[1, 0], [2, 1], [3, 2]]
+    assert detector(images[2]).boxes.tolist() == [[0, 0, 4, 6], [0, 0, 2, 6]]
 
 
 def _detections(**changes):
