@@ -55,8 +55,14 @@ class BestCheckpoints:
             return []
         return kept if metric == self._metric else []  # Others cannot be compared.
 
-    def offer(self, evaluation: Evaluation, checkpoint: str, export: Callable[[], None]) -> None:
-        """Keeps a checkpoint that is good enough; the very best is exported before it is listed."""
+    def offer(self, evaluation: Evaluation, checkpoint: str, export: Callable[[str], None]) -> None:
+        """Keeps a checkpoint that is good enough; the very best is exported before it is listed.
+
+        Args:
+            export: Is given the copy, since training may delete the checkpoint at any time.
+
+        Raises CheckpointGoneError if training has deleted it already.
+        """
         value = evaluation.value(self._metric)
         before = [entry for entry in self.kept() if entry["step"] != evaluation.step]
         better = [
@@ -69,7 +75,7 @@ class BestCheckpoints:
         name = os.path.basename(checkpoint)
         self._copy(checkpoint, name)
         if not better:
-            export()
+            export(os.path.join(self._folder, name))
         entry = {"step": evaluation.step, "value": value, "checkpoint": name}
         kept = [*better, entry, *before[len(better) :]]
         self._write(kept[: self._keep])
@@ -79,11 +85,13 @@ class BestCheckpoints:
 
     def _copy(self, checkpoint: str, name: str) -> None:
         tf.io.gfile.makedirs(self._folder)
+        paths = tf.io.gfile.glob(f"{checkpoint}.*")
         # The index last: without it, what an interrupted copy leaves is no checkpoint.
-        files = sorted(tf.io.gfile.glob(f"{checkpoint}.*"), key=lambda path: path.endswith("index"))
-        for path in files:
-            suffix = path[path.rindex(name) + len(name) :]
-            tf.io.gfile.copy(path, os.path.join(self._folder, name + suffix), overwrite=True)
+        paths = [*(path for path in paths if not path.endswith(".index")), f"{checkpoint}.index"]
+        with repair.restoring(checkpoint):
+            for path in paths:
+                suffix = path[path.rindex(name) + len(name) :]
+                tf.io.gfile.copy(path, os.path.join(self._folder, name + suffix), overwrite=True)
 
     def _write(self, kept: List[Dict[str, Any]]) -> None:
         # The folder itself then names its best checkpoint, wherever a checkpoint is asked for.

@@ -161,11 +161,18 @@ class EvaluationRun:
                 options.keep_best,
                 lower_is_better=self.lower_is_better,
             )
-            best.offer(
-                evaluations[0],
-                checkpoint,
-                lambda: exports.export_best(self.context, self._exporter(), checkpoint),
-            )
+            try:
+                best.offer(
+                    evaluations[0],
+                    checkpoint,
+                    lambda copy: exports.export_best(self.context, self._exporter(), copy),
+                )
+            except CheckpointGoneError:
+                _LOG.warning(
+                    "%s is one of the best, but training deleted it during the evaluation, so it "
+                    "is not kept. A greater --keep_checkpoint_max of the training prevents this",
+                    checkpoint,
+                )
         self.record(evaluations)
 
     def record(self, evaluations: List[Evaluation]) -> None:

@@ -1,4 +1,3 @@
-import functools
 import math
 
 import pytest
@@ -52,8 +51,8 @@ def test_best_checkpoints(tmp_path):
         for suffix in suffixes:
             (tmp_path / f"{checkpoint.name}.{suffix}").write_text(suffix)
         evaluation = Evaluation("0", step, {METRIC: value})
-        keeper.offer(evaluation, str(checkpoint), functools.partial(exported.append, step))
-    assert exported == [1, 10]
+        keeper.offer(evaluation, str(checkpoint), exported.append)
+    assert exported == [str(tmp_path / "best" / f"model.ckpt-{step}") for step in (1, 10)]
     assert [entry["step"] for entry in keeper.kept()] == [10, 100]
     assert sorted(path.name for path in (tmp_path / "best").iterdir()) == [
         *("best.json", "checkpoint"),
@@ -70,7 +69,7 @@ def test_a_list_of_the_best_that_a_crash_has_cut(tmp_path, caplog, content):
     (best / "model.ckpt-1.index").write_text("copy")
     (tmp_path / "model.ckpt-2.index").write_text("index")
     keeper = best_checkpoints.BestCheckpoints(str(tmp_path), "loss", 1)
-    keeper.offer(Evaluation("0", 2, {"loss": 3.0}), str(tmp_path / "model.ckpt-2"), lambda: None)
+    keeper.offer(Evaluation("0", 2, {"loss": 3.0}), str(tmp_path / "model.ckpt-2"), str)
     assert f"{best / 'best.json'} cannot be read" in caplog.text
     assert [entry["step"] for entry in keeper.kept()] == [2]
     assert (best / "model.ckpt-1.index").exists()

@@ -243,12 +243,15 @@ def test_the_direction_of_a_metric_is_not_guessed_by_its_name(readers, tmp_path,
     (tmp_path / "map.pbtxt").write_text("item { id: 1 name: 'blossom' }")
     config = fake.pipeline_config("eval_config { include_metrics_per_category: true }")
     config.eval_input_reader[0].label_map_path = str(tmp_path / "map.pbtxt")
-    for metric, best in (("DetectionBoxes_PerformanceByCategory/mAP/blossom", 2), ("loss", 1)):
+    name = "DetectionBoxes_PerformanceByCategory/mAP/blossom"
+    for metric, best, deleted in ((name, 2, 1.0), ("loss", 1, 0.0)):
         options = EvaluationOptions(best_metric=metric)
         run = evaluator.EvaluationRun(fake.run_context(tmp_path, config, evaluation=options), [])
         for step, value in ((1, 0.1), (2, 0.9), (3, 0.5)):
             checkpoint = save(tmp_path, {"x": value}, step)
             run.keep([history.Evaluation("0", step, {metric: value})], checkpoint)
+        run.keep([history.Evaluation("0", 4, {metric: deleted})], str(tmp_path / "model.ckpt-4"))
+        assert history.read(str(tmp_path), "0")[-1].step == 4
         assert json.loads((tmp_path / "best" / "best.json").read_text())["kept"][0]["step"] == best
 
 
