@@ -26,22 +26,24 @@ def find_checkpoint(prefix: str) -> str:
     if tf.io.gfile.isdir(inner):
         prefix = inner
     if tf.io.gfile.isdir(prefix):
-        latest = tf1.train.latest_checkpoint(prefix)
-        if latest is None:
-            state = tf1.train.get_checkpoint_state(prefix)
-            if state is not None:
-                raise FileNotFoundError(
-                    f"no checkpoint {state.model_checkpoint_path}, which the file 'checkpoint' in "
-                    f"{prefix} names as the latest; give another one"
-                )
-            indices = sorted(tf.io.gfile.glob(os.path.join(prefix, "*.index")), key=_by_step)
-            example = stem_of(indices[-1]) if indices else "model_dir/model.ckpt-2000"
+        state = tf1.train.get_checkpoint_state(prefix)
+        if state is not None:
+            latest = str(state.model_checkpoint_path)
+            # A run that was moved may name its checkpoints by the paths of its old place.
+            for path in (latest, os.path.join(prefix, os.path.basename(latest))):
+                if tf.io.gfile.exists(f"{path}.index") or tf.io.gfile.exists(path):
+                    return path
             raise FileNotFoundError(
-                f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
-                "training leaves it; give the prefix that the files of a trained checkpoint "
-                f"share, e.g. {example}"
+                f"no checkpoint {latest}, which the file 'checkpoint' in {prefix} names as the "
+                "latest; give another one"
             )
-        return str(latest)
+        indices = sorted(tf.io.gfile.glob(os.path.join(prefix, "*.index")), key=_by_step)
+        example = stem_of(indices[-1]) if indices else "model_dir/model.ckpt-2000"
+        raise FileNotFoundError(
+            f"no checkpoint in the folder {prefix}: it has no file named 'checkpoint', as "
+            "training leaves it; give the prefix that the files of a trained checkpoint "
+            f"share, e.g. {example}"
+        )
     if tf.io.gfile.exists(prefix):  # the older format, of a single file
         return prefix
     folder = os.path.dirname(stem) or "."

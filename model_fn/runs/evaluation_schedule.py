@@ -7,6 +7,7 @@ import logging
 import time
 from typing import List, Optional
 
+from estimator_det.console.printing import counted
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.evaluation import history
 from model_fn.evaluation.history import Evaluation
@@ -107,9 +108,9 @@ class EvaluationSchedule:
         if without < options.patience:
             return False
         _LOG.warning(
-            "Stopping early at step %d: %s has not improved in %d evaluations",
+            "Stopping early at step %d: %s has not improved in %s",
             self._last_step,
             options.best_metric,
-            without,
+            counted(without, "evaluation"),
         )
         return True

@@ -18,6 +18,8 @@ def test_find(saved, tmp_path):
     for given in (saved, f"{saved}.index", f"{saved}.meta", str(tmp_path)):
         assert checkpoints.find_checkpoint(given) == saved
     assert checkpoints.find_checkpoint(f"{saved}.data-00000-of-00001") == saved
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "/old/place/model.ckpt-200"')
+    assert checkpoints.find_checkpoint(str(tmp_path)) == saved  # of a run that was moved
 
 
 def test_missing_checkpoints_name_the_nearest(saved, tmp_path):
