@@ -37,6 +37,7 @@ def _object(words: List[str], path: str, line: int) -> Optional[source.Annotated
         return None
     if len(words) not in (15, 16):
         raise source.broken(path, line, f"{len(words)} words; an object has 15, or 16 with a score")
+    source.number(words[1], path, line, "the truncation")  # or the second word of a class
     left, top, right, bottom = (
         source.number(word, path, line, side)
         for word, side in zip(words[4:8], ("left", "top", "right", "bottom"))

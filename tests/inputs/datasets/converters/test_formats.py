@@ -96,7 +96,7 @@ def test_kitti_words(root):
     folder = root / "labels"
     folder.mkdir()
     car = "Car 0.88 3 -0.69 0.00 192.37 402.31 374.00 1.60 1.57 3.23 -2.70 1.74 3.68 -1.29"
-    (folder / "a.txt").write_text(f"{car}\n{car} 0.5\nDontCare 1 2\n\nCar 1 2\nCar {'x ' * 14}")
+    (folder / "a.txt").write_text(f"{car}\n{car} 0.5\nDontCare 1 2\n\nCar 1 2\nBig {car}")
     (folder / "zz.txt").write_text("")
     image, missing = read("kitti", images=str(root / "images"), annotations=str(folder))
     first, second = image.objects
