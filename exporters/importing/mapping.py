@@ -123,10 +123,11 @@ def _take_layer(mapped: Mapped, ours: Convolution, theirs: Convolution) -> None:
     """Gives our layer the weights of theirs, unfolding batch norm where theirs has none."""
     scale, offset = theirs.scale, theirs.offset or _displaced_offset(mapped, ours)
     weights, sources = theirs.weights.values, [theirs.weights.name]
+    num_outputs = 2 if ours.kind == "depthwise" else 1  # last dimensions of the weights
     # Heads that share weights: an earlier feature map has set them.
     is_shared = ours.weights.name in mapped.values
     if is_shared:
-        ratio = _ratio(weights, mapped.values[ours.weights.name])
+        ratio = _ratio(weights, mapped.values[ours.weights.name], num_outputs)
         if ratio is None:
             return  # another layer with these weights has other ones: reported as missing
         scale = Named("", ratio) if scale is None else Named(scale.name, ratio * scale.values)
@@ -137,15 +138,16 @@ def _take_layer(mapped: Mapped, ours: Convolution, theirs: Convolution) -> None:
     if scale is not None and (ours.norm is None or ours.norm.gamma is None):
         if is_shared and ours.norm is not None:
             return  # nothing can hold the scale: the batch norm is reported as missing
-        is_depthwise = ours.kind == "depthwise"  # outputs are the last two dimensions
-        shape = ours.weights.values.shape[-2:] if is_depthwise else (-1,)
-        weights = weights * scale.values.reshape(shape)
+        weights = weights * scale.values.reshape(ours.weights.values.shape[-num_outputs:])
         sources.append(scale.name)
         scale = None
     if ours.norm is not None and theirs.norm is not None and is_copied:
         _take_norm(mapped, ours.norm, theirs.norm, COPIED)
     elif ours.norm is not None:
         _rebuild_norm(mapped, ours.norm, scale, offset)
+        if ours.offset is not None:  # A bias before batch norm is folded as well.
+            zeros = np.zeros(mapped.shapes[ours.offset.name])
+            mapped.put(ours.offset.name, zeros, REBUILT, ())
     # Zeros would hide that the file's bias belongs to another model.
     elif ours.offset is not None and (offset or ours.offset.name not in mapped.arrays):
         bias = offset or Named("", np.zeros(mapped.shapes[ours.offset.name]))
@@ -207,7 +209,7 @@ def _displaced_offset(mapped: Mapped, ours: Convolution) -> Optional[Named]:
     return None
 
 
-def _ratio(weights: np.ndarray, base: np.ndarray) -> Optional[np.ndarray]:
+def _ratio(weights: np.ndarray, base: np.ndarray, num_outputs: int) -> Optional[np.ndarray]:
     """Factor per output channel that makes `weights` of `base`; None if none does.
 
     Heads that share weights over feature maps have their own batch norm for each, which folding
@@ -215,9 +217,10 @@ def _ratio(weights: np.ndarray, base: np.ndarray) -> Optional[np.ndarray]:
     """
     if weights.shape != base.shape:
         return None
-    axes = tuple(range(weights.ndim - 1))
+    axes = tuple(range(weights.ndim - num_outputs))
     # Least squares: exact if the weights are multiples, and robust to rounding.
     power = (base * base).sum(axes)
     ratio = (weights * base).sum(axes) / np.where(power == 0, 1, power)
     error = np.abs(weights - base * ratio).max()
-    return ratio if error <= _SAME_UP_TO_SCALE * max(np.abs(weights).max(), 1e-30) else None
+    is_multiple = error <= _SAME_UP_TO_SCALE * max(np.abs(weights).max(), 1e-30)
+    return ratio.reshape(-1) if is_multiple else None

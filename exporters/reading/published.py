@@ -130,7 +130,10 @@ def read_checkpoint(path: str) -> Published:
 
 
 def refuse_not_finite(published: Published) -> None:
-    """Raises RunError for the first array with NaN or infinite numbers."""
+    """Raises RunError for the first array with NaN or infinite numbers.
+
+    Scalars are no weights: those of post-processing may be infinite.
+    """
     arrays = {**published.arrays}
     for layer in published.structure.convolutions:
         for part in layer.arrays:
@@ -138,7 +141,7 @@ def refuse_not_finite(published: Published) -> None:
             if np.isfinite(arrays.get(part.name, part.values)).all():
                 arrays[part.name] = part.values
     for name, values in arrays.items():
-        if values.dtype.kind == "f" and not np.isfinite(values).all():
+        if values.dtype.kind == "f" and values.ndim and not np.isfinite(values).all():
             bad = int(np.size(values) - np.isfinite(values).sum())
             raise damaged(
                 f"{published.path}: {plain(name)} has {bad} numbers of {np.size(values)} that are "

@@ -12,11 +12,14 @@ from estimator_det.compat import tf, tf1
 from estimator_det.config import pipeline
 from estimator_det.errors import UsageError
 from exporters import network
+from exporters.detector import Detector
 from exporters.formats import resolve_formats, tf2_checkpoint
 from exporters.formats.export import export_formats
 from exporters.formats.saved_model import SavedModel
 from exporters.importing import importer
 from exporters.importing.own_model import build_own_model
+from tests.conftest import MODELS
+from tests.detectors.test_tf2_line import LIGHT
 from tests.exporters.conftest import small_config
 
 TYPE = "model.ssd.feature_extractor.type"
@@ -86,6 +89,32 @@ def test_a_saved_model_has_the_variables_of_its_checkpoint(trained, tmp_path):
     tf.saved_model.save(module, str(tmp_path / "saved"), {"serving_default": detect})
     assert SavedModel().recognizes(str(tmp_path / "saved"))
     _assert_imported(trained, "saved_model", str(tmp_path / "saved"), tmp_path / "imported")
+
+
+@pytest.mark.slow
+def test_a_tflite_model_with_separable_heads_and_biases_before_batch_norm(tmp_path):
+    """All feature maps share the heads, whose batch norm is folded into copies of the weights."""
+    config = pipeline.read_pipeline(str(MODELS / "tf2/pipelines" / f"{LIGHT}.config"))
+    heads = "model.ssd.box_predictor.weight_shared_convolutional_box_predictor.conv_hyperparams"
+    small = "model.ssd.feature_extractor.depth_multiplier=0.1"
+    config = pipeline.apply_overrides(config, [small, f"{heads}.force_use_bias=true"])
+    own, random = build_own_model(config), np.random.default_rng(0)
+    values = {}
+    for name, path in own.object_paths.items():
+        noise = random.normal(0, np.prod(own.shapes[name][:-1]) ** -0.5, own.shapes[name])
+        values[path] = np.float32(1 + noise**2 if "variance" in path else noise)
+    tf2_checkpoint.write_checkpoint(str(tmp_path), values)
+    checkpoint, image, scores = str(tmp_path / "ckpt-0"), np.zeros([320, 320, 3], np.uint8), []
+    for folder in (str(tmp_path / "a"), str(tmp_path / "b")):
+        export_formats(
+            config, checkpoint, folder, resolve_formats(["tflite"]), network.ExportOptions()
+        )
+        published = importer.read_published("tflite", f"{folder}/model.tflite")
+        imported = importer.import_model(published, config, f"{folder}/imported")
+        assert not any("not in the checkpoint" in each for each in imported.warnings)
+        checkpoint = imported.checkpoint
+        scores.append(Detector(folder)(image).scores)
+    np.testing.assert_allclose(*scores, atol=1e-5)
 
 
 def test_the_other_line_is_refused(trained, tmp_path):
