@@ -322,11 +322,12 @@ def _lines(
         if share > UNMATCHED:
             parts.append(f"{share:.0%} of its boxes match no anchor")
             if larger is not None:
-                there = larger.coverage.shares(larger.coverage.poor)
+                there = larger.coverage.shares(larger.coverage.poor).get(class_id, share)
                 height = larger.coverage.input_sizes[0][0]
                 ratio = (height / coverage.input_sizes[0][0]) ** 2
-                parts.append(f"at {height} pixels {there.get(class_id, share):.0%} would")
-                parts.append(f"a step then takes {ratio:.2g} × the time")
+                if there < share:
+                    parts.append(f"at {height} pixels {there:.0%} would match none")
+                    parts.append(f"a step then takes {ratio:.2g} × the time")
         if class_id in small:
             parts.append(small[class_id])
         if parts:

@@ -58,6 +58,12 @@ def make_plan(
     columns = report.scans[0].columns
     if not columns.num_boxes:
         raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
+    num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
+    if not num_held_out:
+        raise RunError(
+            f"{records.held_out} has no image to evaluate on. Convert more images, or name some in "
+            "a list, as in --split train,val=val.txt"
+        )
     if model is None and weights is None and starter_small.needs_finer_map(columns):
         draft = _draft(FINER_MODEL, None, records, names)
         reason = f"The smallest class needs finer feature maps than {DEFAULT_MODEL} has."
@@ -75,7 +81,6 @@ def make_plan(
     precisions = step_speed.own_precisions(draft.config)
     speed = step_speed.fastest(step_speed.measure(draft.config, precisions))
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
-    num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
     evaluation_secs = num_held_out * EVALUATED_IMAGE * speed.seconds / batch_size
     evaluations = starter.num_evaluations(budget, evaluation_secs)
     evaluation_secs *= evaluations

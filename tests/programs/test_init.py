@@ -145,10 +145,11 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
     cut.write_bytes(whole)
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "out" / "pipeline.config").read_text()
-    assert "label_map.pbtxt: cat." in text
-    assert "num_steps: 5" in text
+    assert "label_map.pbtxt: cat." in text and "num_steps: 5" in text
     assert text.count("max_number_of_boxes: 16") == 2, "the fullest image is held out"
-    assert (tmp_path / "out" / "records" / "val.record-00000-of-00001").is_file()
+    (tmp_path / "out" / "records" / "val.record-00000-of-00001").write_bytes(b"")
+    assert cli.main(["init", "out/records", "--output_dir", "new"]) == console.EXIT_FAILED
+    assert "val.record* has no image to evaluate on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -335,6 +336,8 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
     chosen, beyond, why = starter_boxes._choose_size(300, limits, at, RARE, 32)
     assert (chosen, beyond and beyond.coverage.input_sizes[0][0]) == (size, larger), why
     assert re.match(reason, why), why
+    lines = starter_boxes._lines(at(size), columns_of([[0, 0, 1, 1]]), beyond, RARE)
+    assert ("would match none" in lines[-1]) == (larger == 448)
 
 
 @pytest.mark.parametrize(
