@@ -89,17 +89,18 @@ def test_perfect_maps_have_little_loss_and_others_more():
             for name, values in maps.items()
         }
         wrong = detector.loss(predictions_of(shifted), groundtruth)
-        none = detector.loss(
-            predictions_of(maps),
-            groundtruth._replace(valid=tf.constant([[False, False]])),
-        )
-        right, wrong, none = evaluate([right, wrong, none])
+        padding = groundtruth._replace(valid=tf.constant([[False, False]]))
+        no_rows = {key: x[:, :0] for key, x in groundtruth._asdict().items() if x is not None}
+        none = detector.loss(predictions_of(maps), padding)
+        empty = detector.loss(predictions_of(maps), Groundtruth(**no_rows))
+        right, wrong, none, empty = evaluate([right, wrong, none, empty])
     terms = ("object_center", "box/scale", "box/offset", "pose/keypoint/heatmap")
     for name in (f"Loss/{term}" for term in terms):
         assert right.terms[name] < 0.05 * wrong.terms[name]
     assert right.divisors["Loss/object_center"] == 2
     assert right.divisors["Loss/pose/keypoint/heatmap"] == 3
     assert none.terms["Loss/box/scale"] == none.terms["Loss/pose/keypoint/regression"] == 0
+    assert np.isfinite(list(empty.terms.values())).all()
 
 
 @pytest.mark.parametrize("keypoints", [None, tf.zeros([1, 1, 2, 2])])

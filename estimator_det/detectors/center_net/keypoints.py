@@ -135,6 +135,7 @@ class KeypointTask:
             )
             unlabelled = tf.cast(weights < _LABELLED, tf.float32)
             hidden = tf.reduce_max(inside * unlabelled[..., tf.newaxis, tf.newaxis], axis=1)
+            hidden = tf.nn.relu(hidden)  # the maximum over no boxes is -inf
             targets.append(channel)
             kept.append((scene.pixel_weights * (1.0 - hidden))[..., tf.newaxis])
         total = heatmap_loss(
