@@ -148,4 +148,5 @@ def _evaluate(config: pipeline_pb2.TrainEvalPipelineConfig, flag: Dict[str, Any]
         max_retries=flag["max_eval_retries"],
         timeout_secs=flag["eval_timeout_secs"],
         precision=flag["precision"],
+        folder_option="model_dir",
     )

@@ -56,7 +56,17 @@ _OLD_TRAINER = _named(
 )
 # Verb (or model_main) -> option without dashes -> what to do here.
 REMEDIES: Dict[str, Dict[str, str]] = {
-    "model_main": _OLD_TRAINER,
+    "model_main": {
+        **_OLD_TRAINER,
+        # Messages about a configuration name these options of `estimator-det train`.
+        **_named(
+            {
+                "set rescale_schedule": "change the configuration, by its file or by "
+                "--config_override 'train_config { batch_size: 8 }', or run estimator-det train, "
+                "which has the option"
+            }
+        ),
+    },
     "train": {
         **_OLD_TRAINER,
         **_named(

@@ -102,6 +102,9 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
     assert entry["message"].startswith("Traceback") and "KeyError: 'a bug'" in entry["message"]
 
 
+EVALUATION = ("--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -110,33 +113,17 @@ def test_a_bug_in_a_job_is_one_entry(monkeypatch, capsys):
         (["--mdel_dir=m"], 2, "model_dir"),
         (["--num_train_steps=0"], 2, "num_train_steps"),
         (["--mode=trian"], 2, "mode"),
+        (["--set", "train_config.batch_size=8"], 2, "or by --config_override 'train_config {"),
         (["--use_tpu=true"], 2, "--use_tpu requires --tpu_name"),
         (["--tpu_name=t"], 2, "--tpu_name requires --use_tpu"),
         (["--use_tpu", "--rehearse_tpu"], 2, "--use_tpu and --rehearse_tpu exclude each other"),
-        (
-            ["--num_workers=2"],
-            2,
-            "--num_workers starts no machines: describe them in the TF_CONFIG",
-        ),
+        (["--num_workers=2"], 2, "--num_workers starts no machines: describe them in the TF_CON"),
         (["stray"], 2, "stray"),
         (["--model_dir=m", "--pipeline_config_path=none.config"], 3, "none.config"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}"], 2, "placeholder"),
         (["--model_dir=m", f"--pipeline_config_path={CONFIG}", "--run_once"], 2, "checkpoint_dir"),
-        (
-            ["--model_dir=m", "--pipeline_config_path=c", "--checkpoint_dir=m", "--mode=train"],
-            2,
-            "--checkpoint_dir evaluates without training, --mode=train trains",
-        ),
-        (
-            [
-                "--model_dir=m",
-                "--pipeline_config_path=c",
-                "--checkpoint_dir=m",
-                "--mode=train_and_eval",
-            ],
-            2,
-            "--mode=train_and_eval trains",
-        ),
+        ([*EVALUATION, "--mode=train"], 2, "evaluates without training, --mode=train trains"),
+        ([*EVALUATION, "--mode=train_and_eval"], 2, "--mode=train_and_eval trains"),
     ],
 )
 def test_errors_have_exit_codes_and_no_traceback(arguments, code, message, capsys, no_tpu):

@@ -30,7 +30,7 @@ COMMANDS: Dict[str, List[str]] = {
     "detect": ["detect", "IN/a.png", "--model=IN", "--output_dir"],
     "evaluate": [
         "evaluate", "--detections=IN/a.json", "--records=IN/a.record",
-        "--label_map=IN/map.pbtxt", "--model_dir",
+        "--label_map=IN/map.pbtxt", "--output_dir",
     ],
     "export": ["export", CONFIG, "--trained_checkpoint_prefix=IN/model", "--output_dir"],
     "import": [

@@ -252,11 +252,12 @@ def run_evaluation(
     calibrate: Optional[str] = None,
     precision: Optional[str] = None,
     verbose: bool = False,
+    folder_option: str = "output_dir",
 ) -> None:
     """Checks the configuration, evaluates one checkpoint or several, and prints the metrics.
 
-    Results go to `folder`. `calibrate` is a kind of `model_fn.evaluation.calibration`;
-    `model_fn.runs.evaluator` documents the other arguments.
+    Results go to `folder`, which `folder_option` names. `calibrate` is a kind of
+    `model_fn.evaluation.calibration`; `model_fn.runs.evaluator` documents the other arguments.
     """
     has_tiles = config.eval_config.HasField("tiles")
     is_narrow = precision not in (None, FLOAT32)
@@ -295,7 +296,7 @@ def run_evaluation(
             evaluate = functools.partial(
                 evaluator.follow_training, run, checkpoint, timeout_secs, max_retries
             )
-    _evaluate(evaluate, config, folder, calibrate, verbose)
+    _evaluate(evaluate, config, folder, calibrate, verbose, folder_option)
 
 
 def _evaluate(
@@ -304,6 +305,7 @@ def _evaluate(
     folder: str,
     calibrate: Optional[str],
     verbose: bool,
+    folder_option: str = "output_dir",
 ) -> None:
     """Evaluates into a folder, prints the metrics, and calibrates."""
     from model_fn.checkpoints import writing
@@ -311,7 +313,7 @@ def _evaluate(
 
     # A model that cannot be calibrated is refused before the evaluation, not after it.
     scores = calibration.scores_of(config, calibrate) if calibrate else None
-    with writing.writable_folder(folder, "model_dir"):
+    with writing.writable_folder(folder, folder_option):
         evaluations = evaluate()
         for evaluation in evaluations:
             title = f"evaluation {evaluation.reader}:"

@@ -45,10 +45,8 @@ class Listener:
         self.ended = True
 
 
-def _train(
-    folder: pathlib.Path, max_steps: int, listener: Listener, keep: int = 5, **interval: int
-) -> None:
-    checkpoints = CheckpointOptions(**(interval or {"steps": 2}), keep_max=keep)
+def _train(folder: pathlib.Path, max_steps: int, listener: Listener, **options: int) -> None:
+    checkpoints = CheckpointOptions(**(options or {"steps": 2}))
     context = fake.run_context(folder, num_train_steps=max_steps, checkpoints=checkpoints)
     with StopSignals(context.stop) as signals:
         resumed = repair.prepare(str(folder))
@@ -91,7 +89,7 @@ def _listed(folder: pathlib.Path) -> List[str]:
 
 
 def test_older_checkpoints_are_deleted(tmp_path):
-    _train(tmp_path, 6, Listener(), keep=2)
+    _train(tmp_path, 6, Listener(), steps=2, keep_max=2)
     assert _listed(tmp_path) == ["4", "6"]
     graphs = [tf1.GraphDef.FromString(event.graph_def) for event in fake.events(tmp_path)]
     assert any(
@@ -103,11 +101,11 @@ def test_older_checkpoints_are_deleted(tmp_path):
     assert kept == ["model.ckpt-4", "model.ckpt-6"]
     assert len(list(tmp_path.glob("model.ckpt-*.meta"))) == 2
     # A resumed run deletes what the run before it left.
-    _train(tmp_path, 8, Listener(), keep=2)
+    _train(tmp_path, 8, Listener(), steps=2, keep_max=2)
     assert _listed(tmp_path) == ["6", "8"]
     assert len(list(tmp_path.glob("model.ckpt-*.index"))) == 2
     assert "/" not in (tmp_path / "checkpoint").read_text()  # The folder can be moved.
-    _train(tmp_path, 12, Listener(), keep=0)
+    _train(tmp_path, 12, Listener(), steps=2, keep_max=0)
     assert _listed(tmp_path) == ["6", "8", "10", "12"]
 
 
