@@ -269,29 +269,19 @@ def test_an_id_of_a_keypoint_is_a_place_among_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("change", "message"),
     [
-        ("figur", "'figur' has no keypoints in .*did you mean 'figure'"),
-        ("ball", "'ball' has no keypoints in "),
+        (f"{TASK}.keypoint_class_name=figur", "'figur' has no keypoints in .*mean 'figure'"),
+        (f"{TASK}.keypoint_class_name=ball", "'ball' has no keypoints in "),
+        (f"{TASK}.keypoint_label_to_std[heap]=0.5", r"_std: 'heap' is not a .* mean 'head'"),
+        (
+            "keypoint_label_map_path=nowhere",
+            r"^model\.center_net\.keypoint_label_map_path: nowhere:",
+        ),
     ],
 )
-def test_a_class_without_keypoints_is_named(name, message):
-    config = small_config()
-    config.center_net.keypoint_estimation_task[0].keypoint_class_name = name
+def test_a_label_map_has_what_a_task_names(change, message):
+    config = pipeline_pb2.TrainEvalPipelineConfig(model=small_config())
+    config = pipeline.apply_overrides(config, [f"model.center_net.{change}"])
     with pytest.raises(ConfigError, match=message):
-        make_detector(config, is_training=True)
-
-
-def test_a_deviation_of_an_unknown_keypoint_is_named():
-    config = small_config()
-    config.center_net.keypoint_estimation_task[0].keypoint_label_to_std["heap"] = 0.5
-    with pytest.raises(ConfigError, match=r"_std: 'heap' is not a .* did you mean 'head'"):
-        make_detector(config, is_training=True)
-
-
-def test_a_label_map_that_cannot_be_read_is_named_with_its_field():
-    config = small_config()
-    config.center_net.keypoint_label_map_path = "nowhere.pbtxt"
-    message = r"^model\.center_net\.keypoint_label_map_path: nowhere.pbtxt: no such file"
-    with pytest.raises(ConfigError, match=message):
-        make_detector(config, is_training=True)
+        make_detector(config.model, is_training=True)

@@ -61,18 +61,13 @@ def test_plug_ins_must_use_all_that_they_get(monkeypatch):
             loss(*(tf1.placeholder(tf.float32, shape) for shape in ([1, 2, 4], [1, 2, 4], [1, 2])))
 
 
-def test_l1_sums_the_code_of_a_box():
-    got = make("l1_localization_loss {}")(
-        tf.constant([[[1.0, 2.0], [0.0, 0.25]]]), tf.zeros([1, 2, 2]), tf.constant([[2.0, 4.0]])
-    )
-    np.testing.assert_array_equal(got, [[2 * 3.0, 4 * 0.25]])
-
-
-def test_l1_of_maps_has_a_weight_per_entry():
-    got = make("l1_localization_loss {}")(
-        tf.constant([[1.0, -2.0]]), tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 0.5]])
-    )
-    np.testing.assert_array_equal(got, [[1.0, 1.5]])
+def test_l1_sums_the_code_of_a_box_and_weights_the_entries_of_a_map():
+    loss = make("l1_localization_loss {}")
+    codes = tf.constant([[[1.0, 2.0], [0.0, 0.25]]])
+    found = loss(codes, tf.zeros([1, 2, 2]), tf.constant([[2.0, 4.0]]))
+    np.testing.assert_array_equal(found, [[2 * 3.0, 4 * 0.25]])
+    entries = tf.constant([[1.0, -2.0]]), tf.constant([[0.0, 1.0]]), tf.constant([[1.0, 0.5]])
+    np.testing.assert_array_equal(loss(*entries), [[1.0, 1.5]])
 
 
 def test_nan_targets_lose_nothing_where_asked_for_alone():

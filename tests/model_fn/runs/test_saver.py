@@ -111,16 +111,15 @@ def test_older_checkpoints_are_deleted(tmp_path):
 
 def test_options_are_checked():
     assert CheckpointOptions().secs == 600 and CheckpointOptions(steps=3).secs is None
-    with pytest.raises(ValueError, match="steps 1 and secs 2 exclude each other"):
-        CheckpointOptions(steps=1, secs=2)
-    for wrong in ({"steps": 0}, {"secs": -1}):
-        with pytest.raises(ValueError, match="give 1 or more"):
-            CheckpointOptions(**wrong)
-    with pytest.raises(ValueError, match="keep_max is -1; give 0"):
-        CheckpointOptions(keep_max=-1)
-    for wrong in ("num_train_steps", "progress_steps"):
-        with pytest.raises(ValueError, match=f"{wrong} is 0; give 1 or more"):
-            TrainOptions(**{wrong: 0})
+    for kind, options, message in (
+        (CheckpointOptions, {"steps": 1, "secs": 2}, "steps 1 and secs 2 exclude each other"),
+        (CheckpointOptions, {"secs": -1}, "secs is -1; give 1 or more"),
+        (CheckpointOptions, {"keep_max": -1}, "keep_max is -1; give 0"),
+        (TrainOptions, {"num_train_steps": 0}, "num_train_steps is 0; give 1 or more"),
+        (TrainOptions, {"progress_steps": 0}, "progress_steps is 0; give 1 or more"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            kind(**options)
 
 
 def test_files_reach_the_disk_before_they_are_named(tmp_path, monkeypatch):
