@@ -56,6 +56,7 @@ def test_follow(emulator, tmp_path, monkeypatch, capsys):
         (["gs://data/x", "b", "--timeout_secs=5"], 2, "--timeout_secs requires --follow"),
         (["gs://data/x", "b", "--follow", "--interval_secs=0"], 2, "--interval_secs: '0' is not"),
         (["b", "gs://data/x", "--follow"], 2, "--follow is for downloads"),
+        (["gs://data/x", __file__], 2, "is a file; give a folder as the destination"),
         (["none", "gs://data/x"], 3, "none: no such file or folder"),
         (["gs://none/x", "b"], 3, "there is no bucket gs://none"),
         (["gs://data/x", "b"], 3, "gs://data/x: no such file or folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
@@ -46,6 +47,8 @@ def run(options: argparse.Namespace) -> None:
         if getattr(options, name) is not None and not options.follow:
             raise UsageError(f"--{name} requires --follow: add it, or remove --{name}")
     downloads = storage.check_direction(sources, destination)
+    if downloads and os.path.isfile(destination):
+        raise UsageError(f"{destination} is a file; give a folder as the destination")
     if options.follow:
         if not downloads:
             raise UsageError("--follow is for downloads: give gs:// sources, or remove it")
