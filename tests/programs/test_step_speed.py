@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Any, Dict, List
+from unittest import mock
 
 import pytest
 
@@ -56,10 +57,8 @@ def test_auto_measures_only_precisions_that_train_as_well_as_float32(monkeypatch
 
 
 def test_an_error_of_a_measured_run_says_what_is_wrong(tmp_path, monkeypatch):
-    def train(*_: Any, **__: Any) -> None:
-        raise tf.errors.DataLossError(None, None, "Graph execution error:\n\nrecord 3 is damaged")
-
-    monkeypatch.setattr(runner, "run", train)
+    error = tf.errors.DataLossError(None, None, "Graph execution error:\n\nrecord 3 is damaged")
+    monkeypatch.setattr(runner, "run", mock.Mock(side_effect=error))
     with pytest.raises(RunError, match="record 3 is damaged"):
         step_speed._measure_alone((b"", [], str(tmp_path / "turns"), 1), FAST.precision)
 
