@@ -34,8 +34,14 @@ def reason(error: Any) -> str:
 
 
 def without_sources(text: str) -> str:
-    """The message of a failed graph without its heading and the source lines of its nodes."""
-    return _END_OF_SOURCES.split(text)[-1] if text.startswith("Graph execution error") else text
+    """The message of a failed graph without its heading and the source lines of its nodes.
+
+    What a Python function raised keeps its traceback, which names the place.
+    """
+    if not text.startswith("Graph execution error"):
+        return text
+    message, heading, lines = text.rstrip().partition("\nTraceback (most recent call last):\n")
+    return _END_OF_SOURCES.split(message)[-1] + heading + lines
 
 
 def reported_task(error: Any) -> Optional[Tuple[str, int]]:

@@ -30,6 +30,15 @@ def test_the_words_of_a_failed_session():
     assert failures.reason(caught.value) == console.error_text(caught.value) == message
 
 
+def test_what_python_raises_has_its_place():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        value = tf.numpy_function(lambda: {}["mine"], [], tf.float32)
+        with pytest.raises(tf.errors.UnknownError) as caught:
+            session.run(value)
+    assert failures.reason(caught.value) == "KeyError: 'mine'"
+    assert f'File "{__file__}", line' in console.error_text(caught.value)
+
+
 def test_the_words_of_a_graph_on_another_machine():
     heading = (
         "Detected at node a/B defined at (most recent call last):\n<stack traces unavailable>\n"
