@@ -59,6 +59,7 @@ def test_auto_measures_only_precisions_that_train_as_well_as_float32(monkeypatch
 def test_an_error_of_a_measured_run_says_what_is_wrong(tmp_path, monkeypatch):
     error = tf.errors.DataLossError(None, None, "Graph execution error:\n\nrecord 3 is damaged")
     monkeypatch.setattr(runner, "run", mock.Mock(side_effect=error))
+    monkeypatch.setattr(step_speed.logging, "disable", mock.Mock())  # else for all later tests
     with pytest.raises(RunError, match="record 3 is damaged"):
         step_speed._measure_alone((b"", [], str(tmp_path / "turns"), 1), FAST.precision)
 
