@@ -99,18 +99,8 @@ BAD = [
     ("/v1/models/detector:predict", b'{"instances": [{"b64": "*"}]}', 400, "is not base64"),
     ("/v1/models/detector:predict", b'{"instances": [[[1, 2], [3]]]}', 400, "no list of numbers"),
     ("/v1/models/detector:predict", b'{"instances": [[[[1, 2, NaN]]]]}', 400, "from 0 to 255"),
-    (
-        "/v1/models/detector:predict",
-        json.dumps({"inputs": [0] * 65}),
-        400,
-        "65 images; one request",
-    ),
-    (
-        "/v1/models/detector:predict",
-        b'{"inputs": [0], "signature_name": "x"}',
-        400,
-        "signature 'x'",
-    ),
+    ("/v1/models/detector:predict", json.dumps({"inputs": [0] * 65}), 400, "65 images; one req"),
+    ("/v1/models/detector:predict", b'{"inputs": [0], "signature_name": 1}', 400, "signature 1;"),
     ("/v1/models/detector/versions/2:predict", b"{}", 404, "Specific(detector, 2); version 1"),
     ("/v1/models/other:predict", b"{}", 404, "other:predict; the model is /v1/models/detector"),
 ]
@@ -269,7 +259,7 @@ def test_a_backend_of_the_same_interface(served):
     with serving(load=lambda _: Detector(RemoteModel(backend, {2: "cat"}))) as front:
         answer = front.post("/v1/detect?threshold=0", encoded(51)).json()
         names, scores = zip(*((each["name"], each["score"]) for each in answer["detections"]))
-        assert names == ("1", "cat") and scores == pytest.approx((0.2, 0.25))
+        assert names == ("cat", "1") and scores == pytest.approx((0.25, 0.2))
     with pytest.raises(BackendError, match="answers 404: there is no"):
         RemoteModel(f"{served.url}/v1/models/other", {})
     with pytest.raises(BackendError, match="does not answer"):
