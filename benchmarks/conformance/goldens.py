@@ -3,9 +3,8 @@
 Layout of the folder, tests/golden/models or its subfolder tf2: `pipelines/NAME.config`
 (configurations without comments), `configs/NAME.json` (graph facts), `numeric/NAME.{json,npz}`
 (values),
-`train_trace/NAME.json` (optimizer steps), `numeric/_inputs.npz` (images) and `detinit.py` (the
-function from a variable's name and shape to its value). A folder of the TF2 line is recognized by
-its own function, see `tf2`.
+`train_trace/NAME.json` (optimizer steps) and `numeric/_inputs.npz` (images). For records of the
+TF2 line, see `tf2`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-import importlib.util
 import pathlib
 import re
 import zlib
@@ -21,7 +19,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 import numpy as np
 
-from benchmarks.conformance import tf2
+from benchmarks.conformance import seeded, tf2
+from benchmarks.conformance.seeded import SeededValue
 from estimator_det.compat import tf1
 from estimator_det.config import pipeline
 from estimator_det.protos import pipeline_pb2
@@ -29,8 +28,6 @@ from estimator_det.protos import pipeline_pb2
 FOLDER = pathlib.Path(__file__).parents[2] / "tests" / "golden" / "models"
 FOLDERS = (FOLDER, FOLDER / "tf2")
 PIPELINES = "pipelines"
-
-SeededValue = Callable[[str, Sequence[int]], np.ndarray]
 
 # Groundtruth of the golden runs: three boxes an image, normalized yxyx, and class slots from 0.
 BOXES = np.array(
@@ -99,9 +96,10 @@ class Case:
         """The function of a golden run from variable name and shape to value."""
         scales = self.scales
         if scales is None:
-            return seeded_value(self.folder / "detinit.py", variant or "det_value")
-        value = seeded_value(self.folder / tf2.VALUES_FILE, "det_value_tf2")
-        return lambda name, shape: value(name, shape, scales.get(name, 1.0))
+            if variant not in (None, *seeded.VALUES):
+                raise ValueError(f"the record of {self.name} needs {variant!r}, which is unknown")
+            return seeded.VALUES[variant or "det_value"]
+        return lambda name, shape: seeded.tf2_value(name, shape, scales.get(name, 1.0))
 
     @property
     def loss_tolerance(self) -> float:
@@ -144,7 +142,7 @@ def read(golden_dir: pathlib.Path, name: str, configs_dir: Optional[pathlib.Path
     recorded = graph or numeric or trace or {}
     config_file = (configs_dir or golden_dir / PIPELINES) / f"{recorded.get('config', name)}.config"
     case = Case(name, config_file, golden_dir, graph, numeric, arrays, trace)
-    if graph is None or not (golden_dir / tf2.VALUES_FILE).exists():
+    if graph is None or not tf2.is_graph(graph):
         return case
     record = tf2.numeric_record(numeric, arrays, graph) if numeric else None
     steps = _read_arrays(golden_dir / "train_trace" / f"{name}.npz")
@@ -164,19 +162,6 @@ def _read_arrays(path: pathlib.Path) -> Dict[str, np.ndarray]:
         return {}
     with np.load(path) as stored:
         return dict(stored)
-
-
-@functools.cache
-def seeded_value(path: pathlib.Path, variant: str) -> Callable[..., np.ndarray]:
-    """The function of a folder's file from variable name and shape to value."""
-    spec = importlib.util.spec_from_file_location("golden_detinit", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: cannot be loaded")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, variant):
-        raise ValueError(f"{path} has no function {variant!r}, which a golden record needs")
-    return getattr(module, variant)
 
 
 def apply_recorded_overrides(

@@ -1,7 +1,7 @@
 """Golden numbers of the TF2 line, in the same form as for the TF1 line.
 
 Variables have the keys of object-based checkpoints. `goldens` describes the layout of the folder;
-here, the values are in `detinit_tf2.py`, and the images in the folder above.
+here, the images are in the folder above.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
-VALUES_FILE = "detinit_tf2.py"
 # Predictions of the Object Detection API that repeat others, or that are not ours.
 _REPEATED = ("image_shape", "final_anchors", "proposal_boxes_normalized", "num_proposals")
 # Predictions of three stages are on record with their detections.
@@ -43,6 +42,11 @@ def image_width(record: Record) -> int:
     """Columns of the images that a configuration was measured with."""
     narrow = _NARROW_IMAGE.fullmatch(record["image"])
     return int(narrow[1]) if narrow else 300
+
+
+def is_graph(graph: Record) -> bool:
+    """True if the facts of a graph are of the TF2 line, where variables are rows."""
+    return isinstance(graph["variables"], list)
 
 
 def scales(graph: Record) -> Dict[str, float]:

@@ -82,7 +82,7 @@ def _alter(folder: pathlib.Path) -> None:
 def table(forker: Forker, tmp_path_factory: pytest.TempPathFactory) -> Table:
     """One run for all tests; without training traces, which take long."""
     folder = tmp_path_factory.mktemp("golden")
-    files = ["detinit.py", "numeric/_inputs.npz"]
+    files = ["numeric/_inputs.npz"]
     files += [f"configs/{name}.json" for name in (LIGHT, ALTERED)]
     files += [f"numeric/{name}.{end}" for name in (LIGHT, ALTERED) for end in ("json", "npz")]
     for file in files:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.conformance.goldens import seeded_value
+from benchmarks.conformance import seeded
 from estimator_det.compat import tf, tf1
 from estimator_det.compat.private import tflite_interpreter
 from estimator_det.config import pipeline
@@ -25,8 +25,6 @@ from exporters.network import TfliteOptions
 from tests.conftest import MODELS
 from tests.exporters.formats.models import operation_names, tflite_graph
 
-DETINIT = MODELS / "detinit.py"  # the weights of the golden models
-
 
 @pytest.mark.slow
 def test_the_object_detection_api(tmp_path):
@@ -35,7 +33,7 @@ def test_the_object_detection_api(tmp_path):
     golden = json.loads((folder / f"{name}.json").read_text())
     arrays = np.load(folder / f"{name}.npz")
     config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
-    checkpoint = _save(config, seeded_value(DETINIT, "det_value"), str(tmp_path / "model.ckpt"))
+    checkpoint = _save(config, seeded.value, str(tmp_path / "model.ckpt"))
     pixels = np.load(MODELS / "numeric" / "_inputs.npz")["images_300"][:1]
     for key, options in (
         ("float", TfliteOptions(max_detections=10)),
@@ -78,13 +76,12 @@ def test_ranges_of_training_of_the_object_detection_api(tmp_path):
     arrays = np.load(MODELS / "quantization" / "tflite" / f"{name}.npz")
     trained = json.loads((MODELS / "quantization" / f"{name}.json").read_text())
     ranges = dict(zip(trained["quant_scopes"], trained["eval"]["damped"]["ranges"]))
-    damped = seeded_value(DETINIT, "det_value_damped")
 
     def value(variable: str, shape: Any) -> Any:
         scope, _, end = variable.rpartition("/")
         if scope in ranges:
             return np.float32(ranges[scope][("min", "max").index(end)])
-        return damped(variable, shape)
+        return seeded.damped_value(variable, shape)
 
     config = pipeline.read_pipeline(str(MODELS / "pipelines" / f"{name}.config"))
     checkpoint = _save(config, value, str(tmp_path / "model.ckpt"))
