@@ -142,16 +142,6 @@ def test_handlers_that_are_replaced_past_python():
         assert _signal_number(stop) == signal.SIGTERM
 
 
-def test_immediate_within_deferred():
-    stop = Stop()
-    with StopSignals(stop) as signals:
-        signals.defer()
-        with pytest.raises(Stopped), signals.immediate():
-            _kill(signal.SIGINT)
-        # Deferred again: nothing is raised, though the next one would end the process.
-        assert _signal_number(stop) == signal.SIGINT
-
-
 def test_other_threads_have_no_signals():
     handlers: List[object] = []
 

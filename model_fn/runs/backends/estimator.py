@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from estimator_det.compat import tf, tf1
-from estimator_det.errors import VARIABLES_LOST, SessionLostError
+from estimator_det.compat import failures, tf, tf1
+from estimator_det.errors import VARIABLES_LOST, RunError, SessionLostError
 from inputs.bad_records.log import FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import repair
@@ -208,4 +208,14 @@ class EstimatorBackend(Backend):
             session_config=_session_config(context.cluster),
             **self._run_options,
         )
-        HookAdapter(context, model_fn, make_hooks).train(trainer, input_fn)
+        try:
+            HookAdapter(context, model_fn, make_hooks).train(trainer, input_fn)
+        except tf.errors.NotFoundError as error:
+            service = context.options.data_service
+            if service is None:
+                raise
+            raise RunError(
+                f"the data workers cannot continue: {failures.reason(error)} If the dispatcher at "
+                f"{service} was started again, run the same command again: training resumes from "
+                "its last checkpoint"
+            ) from error

@@ -13,11 +13,12 @@ import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.console.signals import Stopped
-from estimator_det.errors import ConfigError
+from estimator_det.errors import ConfigError, RunError
 from model_fn.checkpoints import positions, repair
 from model_fn.evaluation import history
 from model_fn.events import PROGRESS_FILE
 from model_fn.runs import runner, training_end
+from model_fn.runs.backends import estimator
 from model_fn.runs.options import CheckpointOptions, EvaluationOptions, LoopOptions
 from tests import checkpoints
 from tests.model_fn import fake
@@ -201,3 +202,12 @@ def test_restoring_finds_damage_and_training_falls_back(
     assert "resuming at step 2 from model.ckpt-2, 1 step lost" in caplog.text
     assert checkpoints.trained_steps(tmp_path) == 4
     assert (tmp_path / repair.DAMAGED_FOLDER / data.name).exists()
+
+
+def test_a_dispatcher_that_was_started_again(readers, tmp_path, monkeypatch):
+    def train(*_: Any) -> None:
+        raise tf.errors.NotFoundError(None, None, "Unknown iteration client id 3.")
+
+    monkeypatch.setattr(estimator.HookAdapter, "train", train)
+    with pytest.raises(RunError, match=r"id 3\. If the dispatcher at h:1 was started again"):
+        fake.train(tmp_path, 2, data_service="h:1")
