@@ -45,8 +45,8 @@ def read_classes(path: str) -> _Classes:
     """The names in a `data.yaml`, or in a text file with a name in each line."""
     text = files.read_text(path, MAX_BYTES)
     if not path.endswith((".yaml", ".yml")):
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        classes = _Classes(dict(enumerate(lines)))
+        lines = enumerate(line.strip() for line in text.splitlines())
+        classes = _Classes({number: name for number, name in lines if name})
     else:
         document = _parse_yaml(text, path)
         classes = _Classes(_names(document, path), _keypoint_shape(document, path))

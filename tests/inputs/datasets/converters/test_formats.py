@@ -228,8 +228,8 @@ def test_yolo_names(text, tmp_path):
     path.write_text(text)
     assert yolo.read_classes(str(path)).names == {0: "cat", 1: "dog"}
     lines = tmp_path / "names.txt"
-    lines.write_text("cat\ndog\n\n")
-    assert yolo.read_classes(str(lines)).names == {0: "cat", 1: "dog"}
+    lines.write_text("cat\n\ndog\n\n")
+    assert yolo.read_classes(str(lines)).names == {0: "cat", 2: "dog"}
     path.write_text("names: [no, 1e3, 2020-01-01, null, 'a, b', 'it''s', \"\\u732b\"]\n")
     names = ["no", "1e3", "2020-01-01", "null", "a, b", "it's", "猫"]  # as they are written
     assert list(yolo.read_classes(str(path)).names.values()) == names
