@@ -177,40 +177,34 @@ def test_extractors_with_a_pyramid_and_of_two_stages(project, forker):
     assert run.wait() == 0, run.output()
 
 
+SETTINGS = [
+    "model.ssd.loss.classification_loss.custom.name=brier",
+    "model.ssd.feature_extractor.custom_parameters.size=1",
+    "train_config.data_augmentation_options[-1].custom.parameters.probability=a",
+    "eval_config.parameterized_metric[0].custom.parameters.min=1",
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "messages"),
+    ("change", "code", "messages"),
     [
-        (["--import=brier"], ["'random_negative' is not known", "add --import MODULE"]),
+        (["--import=brier"], 1, ["'random_negative' is not known", "add --import MODULE"]),
         (
-            [*imports(*MODULES), "--set=model.ssd.loss.classification_loss.custom.name=brier"],
-            ["classification_loss.custom.name: 'brier' is not known", "did you mean 'brier_score'"],
-        ),
-        (
-            [*imports(*MODULES), "--set=model.ssd.feature_extractor.custom_parameters.size=1"],
-            ["feature_extractor.custom_parameters.size: ssd_mobilenet_v1_short has no such"],
-        ),
-        (
+            [*imports(*MODULES), *(f"--set={each}" for each in SETTINGS)],
+            1,
             [
-                *imports(*MODULES),
-                "--set=train_config.data_augmentation_options[-1].custom.parameters.probability=a",
+                "classification_loss.custom.name: 'brier' is not known",
+                "did you mean 'brier_score'",
+                "feature_extractor.custom_parameters.size: ssd_mobilenet_v1_short has no such",
+                'custom.parameters.probability: is "a", but random_negative takes a number',
+                "custom.parameters.min: surplus_metrics has no such parameter",
             ],
-            ['custom.parameters.probability: is "a", but random_negative takes a number'],
         ),
-        (
-            [
-                *imports(*MODULES),
-                "--set=eval_config.parameterized_metric[0].custom.parameters.min=1",
-            ],
-            ["custom.parameters.min: surplus_metrics has no such parameter"],
-        ),
-        (["--import=brierr"], ["--import brierr: there is no such module", "'brier'"]),
+        (["--import=brierr"], 2, ["--import brierr: there is no such module", "'brier'"]),
     ],
 )
-def test_check_config_refuses(project, run, change, messages):
-    output = run(
-        project, "check-config", "mine.config", "--no_build", *change,
-        code=2 if change == ["--import=brierr"] else 1,
-    )  # fmt: skip
+def test_check_config_refuses(project, run, change, code, messages):
+    output = run(project, "check-config", "mine.config", "--no_build", *change, code=code)
     for message in messages:
         assert message in output, output
 
