@@ -76,17 +76,17 @@ def test_request_files_hold_a_photo_larger_than_an_argument_may_be(name, tmp_pat
 def test_every_option_of_a_verb_is_documented(name):
     """In the verb's row or section of cli.md or a page that they link to, or for all verbs."""
     page = (ROOT / "docs" / "cli.md").read_text()
-    all_classes_merged, *sections = re.split(
+    overview, *sections = re.split(
         r"^(?=##+ )", page.partition("## estimator-det\n")[2], flags=re.M
     )
-    (row,) = re.findall(rf"^\| `{name}` \|.*$", all_classes_merged, re.M)
+    (row,) = re.findall(rf"^\| `{name}` \|.*$", overview, re.M)
     changes = next(each for each in sections if each.startswith("### Changing a configuration"))
     start = next((i for i, each in enumerate(sections) if each.startswith(f"### {name}\n")), None)
     own = [row]
     if start is not None:
         own.append(sections[start])
         own += itertools.takewhile(lambda each: each.startswith("####"), sections[start + 1 :])
-    intro = re.sub(r"^\|.*$", "", all_classes_merged, flags=re.M)
+    intro = re.sub(r"^\|.*$", "", overview, flags=re.M)
     text = _linked_text("".join(own)) + intro + changes
     parser = argparse.ArgumentParser()
     cli.load_verb(name).add_arguments(parser)
