@@ -181,7 +181,9 @@ def static_size(config: image_resizer_pb2.ImageResizer) -> Optional[Tuple[int, i
 
 
 def rgb_to_gray(images: tf.Tensor) -> tf.Tensor:
-    """Luminance [..., 1] of float32 colour images [..., 3]."""
+    """Luminance [..., 1] of float32 colour images [..., 3]; images [..., 1] are gray already."""
+    if images.shape[-1] == 1:
+        return images
     if images.shape[-1] not in (3, None):
         raise ValueError(f"grayscale needs images of 3 channels; given: {images.shape[-1]}")
     return tf.reduce_sum(images * tf.constant(GRAY_WEIGHTS), axis=-1, keepdims=True)
@@ -201,6 +203,12 @@ def _chosen(
     model = config.model.WhichOneof("model")
     resizers = getattr(getattr(config.model, model), "image_resizer", None) if model else None
     return f"model.{model}.image_resizer", resizers or image_resizer_pb2.ImageResizer()
+
+
+def makes_gray(config: pipeline_pb2.TrainEvalPipelineConfig) -> bool:
+    """True if the model's resizer converts images to one channel."""
+    resizers = _chosen(config)[1].ListFields()
+    return any(getattr(resizer, "convert_to_grayscale", False) for _, resizer in resizers)
 
 
 @rules(pipeline_pb2.TrainEvalPipelineConfig)

@@ -11,7 +11,7 @@ from typing import Callable, Iterator, Union
 from estimator_det.compat import tf
 from estimator_det.config.rules import rules
 from estimator_det.errors import Problem, error
-from estimator_det.images.resize import GRAY_WEIGHTS, RGB
+from estimator_det.images.resize import GRAY_WEIGHTS, RGB, makes_gray
 from estimator_det.protos import pipeline_pb2, preprocessor_pb2
 from inputs.augment.base import (
     AUGMENTATIONS,
@@ -154,6 +154,12 @@ def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Ite
                 step.at,
                 f"needs images of {RGB} channels; given: {step.channels}",
                 "Remove the step or num_additional_channels",
+            )
+        elif step.name == "rgb_to_gray" and not makes_gray(config):
+            yield error(
+                step.at,
+                "trains on images of one channel, and evaluations and exports have three",
+                "set convert_to_grayscale in the image_resizer, or use random_rgb_to_gray",
             )
         if not isinstance(step.config, preprocessor_pb2.SubtractChannelMean):
             continue

@@ -36,6 +36,7 @@ BOUNDS = "min_aspect_ratio: 0.5 max_aspect_ratio: 2"
     ("text", "reader", "message"),
     [
         ("rgb_to_gray {}", "num_additional_channels: 2", "3 channels; given: 5"),
+        ("rgb_to_gray {}", "", "or use random_rgb_to_gray"),
         ("subtract_channel_mean { means: [1, 2] }", "", "2 means for images of 3"),
         ("random_pad_image { pad_color: [1, 2] }", "", "2 numbers for images of 3"),
         ("random_crop_pad_image { pad_color: [1, 2, 3] }", "num_additional_channels: 2",
