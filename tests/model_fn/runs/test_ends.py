@@ -76,7 +76,7 @@ def test_a_run_without_end_says_so(readers, tmp_path, caplog, loop, settings, is
 
 
 def test_the_loop_refuses_a_hook_of_a_session(tmp_path):
-    with pytest.raises(UsageError, match=r"hooks: _SessionStop needs a session.*model_fn\.Hook"):
+    with pytest.raises(UsageError, match=r"SessionStop needs a session.*estimator_det\.Hook"):
         fake.train(tmp_path, hooks=[_SessionStop(1)], loop=LoopOptions())
     assert not list(tmp_path.iterdir())
 
