@@ -56,14 +56,8 @@ def make_plan(
     keypoint_lines = starter_keypoints.set_keypoints(draft, label_map)
     report = data_check.check_data(draft.config, folder, jobs=available_cpus())
     columns = report.scans[0].columns
-    if not columns.num_boxes:
-        raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
     num_held_out = sum(scan.columns.num_images for scan in report.scans[1:])
-    if not num_held_out:
-        raise RunError(
-            f"{records.held_out} has no image to evaluate on. Convert more images, or name some in "
-            "a list, as in --split train,val=val.txt"
-        )
+    _require_data(records, columns.num_boxes, num_held_out)
     if model is None and weights is None and starter_small.needs_finer_map(columns):
         draft = _draft(FINER_MODEL, None, records, names)
         reason = f"The smallest class needs finer feature maps than {DEFAULT_MODEL} has."
@@ -107,6 +101,17 @@ def make_plan(
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
+
+
+def _require_data(records: starter.Records, num_boxes: int, num_held_out: int) -> None:
+    """Raises RunError for records that a run cannot train or be evaluated on."""
+    if not num_boxes:
+        raise RunError(f"{records.train} has no boxes to train on. Check the annotations")
+    if not num_held_out:
+        raise RunError(
+            f"{records.held_out} has no image to evaluate on. Convert more images, or name some in "
+            "a list, as in --split train,val=val.txt"
+        )
 
 
 def _draft(
