@@ -8,6 +8,7 @@ back; its modules themselves are not touched.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -21,7 +22,10 @@ import time
 import types
 from typing import Any, List
 
+import wrapt
+
 WARM_UP = 3
+SESSIONS = "tensorflow.python.training.monitored_session"
 # Packages for models of the TF2 line and for TPUs, which are imported in any case.
 _ABSENT = ("official", "tensorflow_io", "tensorflow.contrib")
 
@@ -33,9 +37,8 @@ def _age() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _probe(steps: int) -> None:
-    from tensorflow.python.training import monitored_session
-
+def _probe(steps: int, monitored_session: types.ModuleType) -> None:
+    """Times the steps of all sessions of a module, TensorFlow's `monitored_session`."""
     run = monitored_session.MonitoredSession.run
     seconds: List[float] = []
     processor: List[float] = []
@@ -111,7 +114,8 @@ def main() -> None:
     steps, program = int(sys.argv[1]), sys.argv[2]
     sys.argv = sys.argv[2:]
     if steps:
-        _probe(steps)
+        # Imported by the program itself, which may prepare for it.
+        wrapt.register_post_import_hook(functools.partial(_probe, steps), SESSIONS)
     sys.path[0] = os.getcwd()
     if program.endswith(".py"):
         _prepare()
