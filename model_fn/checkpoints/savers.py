@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Container, Dict, Optional
+from typing import Any, Callable, Container, Dict, List, Optional
+
+import numpy as np
 
 from estimator_det.compat import tf, tf1
 from estimator_det.protos import model_pb2, train_pb2
@@ -12,6 +14,7 @@ from model_fn.checkpoints.variables import AVERAGE_SUFFIX, OBJECT_GRAPH, SLOT, c
 
 # TensorFlow holds constants some seven times while it prepares a graph.
 _MOST_CONSTANT_BYTES = 2**26
+_ALIGNMENT = 64  # bytes
 
 
 class Saver(tf1.train.Saver):
@@ -28,18 +31,18 @@ class EvaluationSaver(Saver):
     The global step is 0 if the checkpoint has none, for example after an export.
 
     Args:
-        constants: Weights that the graph has in place of variables; checked like variables.
+        weights: What the graph has in place of variables; checked like variables.
     """
 
     def __init__(
         self,
         variables: Dict[str, tf.Variable],
         model: Optional[model_pb2.DetectionModel],
-        constants: Dict[str, tf.Tensor],
+        weights: Dict[str, tf.Tensor],
     ) -> None:
         model_variables = {k: v for k, v in variables.items() if k != tf1.GraphKeys.GLOBAL_STEP}
         super().__init__(model_variables, sharded=True, allow_empty=True)
-        self._weights = {**model_variables, **constants}
+        self._weights = {**model_variables, **weights}
         self._model = model
         self._step = variables.get(tf1.GraphKeys.GLOBAL_STEP)
 
@@ -51,23 +54,27 @@ class EvaluationSaver(Saver):
             self._step.load(step_of(save_path), sess)
 
 
-class ConstantWeights:
+class CheckpointWeights:
     """A `custom_getter` of variable scopes that gives layers the values of a checkpoint.
 
-    TensorFlow folds batch norm into convolutions whose filters are constants, and arranges these
-    once instead of in each step. What the checkpoint lacks remains a variable, for the saver to
-    name; so do all weights of a large model.
+    They are constants: TensorFlow folds batch norm into convolutions whose filters are constants,
+    and arranges these once instead of in each step. Or they are fed: a step takes longer then, but
+    nothing is prepared, and nothing copied. What the checkpoint lacks remains a variable, for the
+    saver to name; so do all weights of a large model that are not fed.
 
     Args:
         use_moving_averages: Take the averages of trainable variables.
+        is_fed: Feed the weights in each step.
 
     Attributes:
-        constants: By the name in the checkpoint.
+        tensors: By the name in the checkpoint.
+        feeds: The weights to feed, by their placeholder.
     """
 
-    def __init__(self, checkpoint: str, use_moving_averages: bool) -> None:
-        self._use_averages = use_moving_averages
-        self.constants: Dict[str, tf.Tensor] = {}
+    def __init__(self, checkpoint: str, use_moving_averages: bool, *, is_fed: bool = False) -> None:
+        self._use_averages, self._is_fed = use_moving_averages, is_fed
+        self.tensors: Dict[str, tf.Tensor] = {}
+        self.feeds: Dict[tf.Tensor, np.ndarray] = {}
         with restoring(checkpoint):
             reader = tf1.train.NewCheckpointReader(checkpoint)
             # An object-based checkpoint has no names of variables.
@@ -76,7 +83,7 @@ class ConstantWeights:
             # In their order in the file: remote storage reads far ahead.
             names = [name for name in sorted(shapes) if self._is_weight(name, shapes)]
             size = sum(4 * math.prod(shapes[name]) for name in names)
-            fitting = names if size <= _MOST_CONSTANT_BYTES else []
+            fitting = names if is_fed or size <= _MOST_CONSTANT_BYTES else []
             self._values = {name: reader.get_tensor(name) for name in fitting}
 
     def _is_weight(self, name: str, stored: Container[str]) -> bool:
@@ -91,20 +98,38 @@ class ConstantWeights:
     ) -> Any:
         is_trainable = options.get("trainable") is not False
         stored = name + (AVERAGE_SUFFIX if self._use_averages and is_trainable else "")
-        if stored in self.constants:
-            return self.constants[stored]
+        if stored in self.tensors:
+            return self.tensors[stored]
         value = self._values.pop(stored, None)
         if value is None or shape is None or list(value.shape) != tf.TensorShape(shape).as_list():
             return getter(name, shape=shape, **options)
         # Outside of loops and scopes, under the name of the variable.
         with tf.init_scope():
-            constant = self.constants[stored] = tf.constant(value, name=f"{name}/")
+            if self._is_fed:
+                weight = tf1.placeholder(value.dtype, value.shape, name=f"{name}/")
+                self.feeds[weight] = _aligned(value)
+            else:
+                weight = tf.constant(value, name=f"{name}/")
+        self.tensors[stored] = weight
         if is_trainable:
-            tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, constant)
+            tf1.add_to_collection(tf1.GraphKeys.TRAINABLE_VARIABLES, weight)
         if options.get("regularizer") is not None:
-            penalty = options["regularizer"](constant)
+            penalty = options["regularizer"](weight)
             tf1.add_to_collection(tf1.GraphKeys.REGULARIZATION_LOSSES, penalty)
-        return constant
+        return weight
+
+    def hooks(self) -> List[tf1.train.SessionRunHook]:
+        """Hooks of the session, which feed the weights."""
+        return [tf1.train.FeedFnHook(lambda: self.feeds)] if self.feeds else []
+
+
+def _aligned(value: np.ndarray) -> np.ndarray:
+    """A copy that starts where TensorFlow's tensors may, so that it is fed without another copy."""
+    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    aligned = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    aligned[...] = value
+    return aligned
 
 
 def make_saver(

@@ -92,8 +92,12 @@ def report(
     return Evaluation(reader, step, metrics, notes, bad_records, matches=results.matches)
 
 
-def session_config() -> Optional[tf1.ConfigProto]:
-    """Session settings without graph optimizers that find nothing on CPUs; None for the default."""
+def session_config(*, is_short: bool) -> Optional[tf1.ConfigProto]:
+    """Session settings without graph optimizers that find nothing on CPUs; None for the default.
+
+    Args:
+        is_short: Optimize nothing.
+    """
     if tf.config.list_physical_devices("GPU"):
         return None
     config = tf1.ConfigProto(allow_soft_placement=True)
@@ -101,6 +105,7 @@ def session_config() -> Optional[tf1.ConfigProto]:
     options.meta_optimizer_iterations = options.ONE  # An Estimator's own has this, too.
     options.memory_optimization = options.NO_MEM_OPT
     options.layout_optimizer = options.OFF
+    options.disable_meta_optimizer = is_short
     return config
 
 

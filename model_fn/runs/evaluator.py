@@ -15,12 +15,13 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.rules import require
 from estimator_det.detectors.base import build_preprocessor
 from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, UsageError
-from estimator_det.files import AnyPath
+from estimator_det.files import AnyPath, is_remote
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import tpu as tpu_input
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.checks.first_records import check_class_names
+from inputs.records.stream import input_patterns
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better
@@ -40,6 +41,8 @@ from model_fn.runs.training_end import TrainingEnd
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two searches for a new checkpoint
+# Records of some fifty photographs. From a hundred on, an optimized graph takes less time.
+_SHORT_BYTES = 2**22
 # Errors of records and their storage, after which another evaluation may succeed.
 _DATA_ERRORS = (
     tf.errors.InvalidArgumentError,
@@ -116,7 +119,12 @@ class EvaluationRun:
         if self._steps is not None:
             input_fn = tpu_input.make_tpu_input_fn(input_fn, evaluates=True)
         model_fn = self._make_model_fn()
-        engine = self._make_estimator(model_fn, checkpoint, session_config=report.session_config())
+        is_short = _is_short(reader)
+        engine = self._make_estimator(
+            model_fn,
+            params={"checkpoint": checkpoint, "is_short": is_short},
+            session_config=report.session_config(is_short=is_short),
+        )
         values = engine.evaluate(
             input_fn, self._steps, hooks, checkpoint_path=checkpoint, name=reader.name
         )
@@ -136,10 +144,10 @@ class EvaluationRun:
         )
 
     def _make_estimator(
-        self, model_fn: ModelFn, checkpoint: Optional[str] = None, **run_options: Any
+        self, model_fn: ModelFn, params: Optional[Dict[str, Any]] = None, **run_options: Any
     ) -> Any:
         context = self.context
-        options: Dict[str, Any] = {"seed": context.options.seed, "checkpoint": checkpoint}
+        options: Dict[str, Any] = {"seed": context.options.seed, "params": params}
         tpu = context.options.tpu
         if tpu is not None:
             return tpu_estimator.make_estimator(
@@ -186,6 +194,16 @@ class EvaluationRun:
 
     def _exporter(self) -> Any:
         return self._make_estimator(self._make_model_fn())
+
+
+def _is_short(reader: Reader) -> bool:
+    """True if preparing the graph for speed would take longer than it saves; never on a GPU."""
+    patterns = input_patterns(reader.config)
+    # A GPU would get the weights anew for each image.
+    if any(map(is_remote, patterns)) or tf.config.list_physical_devices("GPU"):
+        return False
+    paths = filter(os.path.isfile, tf.io.gfile.glob(patterns))
+    return sum(map(os.path.getsize, paths)) <= _SHORT_BYTES
 
 
 def evaluate(

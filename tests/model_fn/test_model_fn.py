@@ -128,16 +128,18 @@ def _evaluate(
     config: Any, params: Any = None, checkpoint: Optional[str] = None, **arguments: Any
 ) -> Dict[str, Any]:
     with tf.Graph().as_default(), tf1.Session() as session:
-        model_fn = create.create_model_fn(config, **arguments)
+        model_fn, feeds = create.create_model_fn(config, **arguments), {}
         spec = model_fn(*_tensors(), ModeKeys.EVAL, params)
         session.run(tf1.global_variables_initializer())
         if checkpoint is not None:
             spec.scaffold.saver.restore(session, checkpoint)
         session.run([tf1.local_variables_initializer(), tf1.tables_initializer()])
-        session.run([update for _, update in spec.eval_metric_ops.values()])
+        for hook in spec.evaluation_hooks:
+            feeds = hook.before_run(None).feed_dict
+        session.run([update for _, update in spec.eval_metric_ops.values()], feeds)
         values = session.run({name: value for name, (value, _) in spec.eval_metric_ops.items()})
-        values["spec.loss"] = session.run(spec.loss)
-        values["penalties"] = session.run(tf1.losses.get_regularization_loss())
+        values["spec.loss"] = session.run(spec.loss, feeds)
+        values["penalties"] = session.run(tf1.losses.get_regularization_loss(), feeds)
         values["variables"] = [variable.op.name for variable in tf1.global_variables()]
         return values
 
@@ -161,7 +163,7 @@ def test_evaluation_gives_losses_metrics_and_pictures(tmp_path):
 
 
 @pytest.mark.parametrize("averages", ["true", pytest.param("false", marks=pytest.mark.exhaustive)])
-def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
+def test_weights_come_from_a_checkpoint(tmp_path, monkeypatch, averages):
     text = f"eval_config {{ use_moving_averages: {averages} }} train_config {{ optimizer {{"
     config = fake.pipeline_config(text + " use_moving_average: true moving_average_decay: 0.9 } }")
     with tf.Graph().as_default(), tf1.Session() as session:
@@ -171,12 +173,14 @@ def test_weights_are_constants_of_a_checkpoint(tmp_path, monkeypatch, averages):
             session.run(spec.train_op)
         checkpoint = spec.scaffold.saver.save(session, str(tmp_path / "model.ckpt"))
     expected = _evaluate(config, checkpoint=checkpoint)
-    values = _evaluate(config, {"checkpoint": checkpoint}, checkpoint)
-    assert len(expected.pop("variables")) > 1 and values.pop("variables") == ["global_step"]
-    assert values.keys() == expected.keys()
-    for name in expected.keys() - {"Eval_Diagnostics"}:
-        if not isinstance(expected[name], bytes):
-            assert values[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
+    assert len(expected.pop("variables")) > 1
+    for is_short in (False, True):
+        values = _evaluate(config, {"checkpoint": checkpoint, "is_short": is_short}, checkpoint)
+        assert values.pop("variables") == ["global_step"]
+        assert values.keys() == expected.keys()
+        for name in expected.keys() - {"Eval_Diagnostics"}:
+            if not isinstance(expected[name], bytes):
+                assert values[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
     # Weights of a large model remain variables.
     with monkeypatch.context() as patch:
         patch.setattr(savers, "_MOST_CONSTANT_BYTES", 0)

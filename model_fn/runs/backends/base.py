@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import copy
-from typing import Any, Callable, ContextManager, List, Optional, Protocol, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol, Sequence
 
 from estimator_det.compat import estimator
 from estimator_det.detectors.base import build_preprocessor
@@ -101,7 +101,7 @@ def make_estimator(
     *,
     cluster: Cluster = SINGLE,
     seed: Optional[int] = None,
-    checkpoint: Optional[str] = None,
+    params: Optional[Dict[str, Any]] = None,
     **run_options: Any,
 ) -> Any:
     """Builds an `Estimator`; `run_options` are more settings of its `RunConfig`.
@@ -117,4 +117,4 @@ def make_estimator(
             log_step_count_steps=None,
             **{"save_checkpoints_steps": None, "save_checkpoints_secs": None, **run_options},
         )
-    return estimator.Estimator(model_fn, config=run_config, params={"checkpoint": checkpoint})
+    return estimator.Estimator(model_fn, config=run_config, params=params)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1, tpu_estimator
 from estimator_det.config.derived_models import static_batches
@@ -30,7 +30,7 @@ def make_estimator(
     *,
     tpu: TpuOptions,
     seed: Optional[int] = None,
-    checkpoint: Optional[str] = None,
+    params: Optional[Dict[str, Any]] = None,
 ) -> Any:
     """Builds a `TPUEstimator`: a synchronous batch over all cores, records read by each host.
 
@@ -64,7 +64,7 @@ def make_estimator(
     return tpu_estimator.TPUEstimator(
         model_fn,
         config=run_config,
-        params={"checkpoint": checkpoint},
+        params=params or {},
         use_tpu=not tpu.rehearses,
         train_batch_size=pipeline_config.train_config.batch_size,
         eval_batch_size=evaluation_batch,

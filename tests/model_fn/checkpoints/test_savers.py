@@ -8,6 +8,7 @@ import types
 from typing import Any, Dict
 
 import numpy as np
+import pytest
 
 from estimator_det.compat import tf, tf1
 from estimator_det.detectors.variables import variables_to_restore
@@ -87,8 +88,9 @@ def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):
     np.testing.assert_equal(found, expected)
 
 
-def test_layers_share_constant_weights_and_their_penalty(tmp_path):
-    weights = savers.ConstantWeights(save(tmp_path, {"net/w": [[2.0]]}), False)
+@pytest.mark.parametrize("is_fed", [False, True])
+def test_layers_share_weights_and_their_penalty(tmp_path, is_fed):
+    weights = savers.CheckpointWeights(save(tmp_path, {"net/w": [[2.0]]}), False, is_fed=is_fed)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         with tf1.variable_scope("net", reuse=tf1.AUTO_REUSE, custom_getter=weights):
             first = tf1.get_variable("w", [1, 1], regularizer=lambda w: 3.0 * tf.reduce_sum(w))
@@ -97,4 +99,5 @@ def test_layers_share_constant_weights_and_their_penalty(tmp_path):
         assert first is again and first.op.name == "net/w"
         assert tf1.global_variables() == [other]
         assert tf1.trainable_variables() == [first, other]
-        assert session.run(graph.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)) == [6.0]
+        penalties = graph.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
+        assert session.run(penalties, weights.feeds) == [6.0]

@@ -95,6 +95,15 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     assert last[0].step == 4
 
 
+def test_a_prepared_graph_gives_the_values_of_a_short_evaluation(readers, tmp_path, monkeypatch):
+    config = fake.pipeline_config()
+    estimated = make_estimator(create_model_fn(config), str(tmp_path), save_checkpoints_steps=2)
+    estimated.train(fake.train_input_fn, max_steps=2)
+    short = evaluator.evaluate(config, tmp_path)[0].metrics
+    monkeypatch.setattr(evaluator, "_SHORT_BYTES", -1)
+    assert evaluator.evaluate(config, tmp_path)[0].metrics == pytest.approx(short, nan_ok=True)
+
+
 def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, capsys):
     fault = RecordFault("truncated_image", SKIP, message="cut", remedy="copy it again")
 
