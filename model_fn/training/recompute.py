@@ -125,6 +125,8 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
     read[0] = _kept(read[0], gradients[0])
     if op.type == "Conv2D":
         inputs[1] = _scaled_kernel(op, gradients[0])
+    if _is_pointwise(op) and not _has_accelerator():
+        return _pointwise_gradients(op, inputs, gradients[0])
     kept = types.SimpleNamespace(type=op.type, get_attr=op.get_attr, inputs=inputs, outputs=outputs)
     is_depthwise = op.type == "DepthwiseConv2dNative"
     if not is_depthwise or inputs[0].dtype != tf.bfloat16 or num_tpu_shards() is not None:
@@ -135,6 +137,38 @@ def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
         kept.inputs = [tf.cast(each, tf.float32) for each in inputs]
     computed = private.gradient_of(kept, tf.cast(gradients[0], tf.float32))
     return [tf.cast(each, tf.bfloat16) for each in computed]
+
+
+def _has_accelerator() -> bool:
+    return num_tpu_shards() is not None or bool(tf.config.list_physical_devices("GPU"))
+
+
+def _is_pointwise(op: tf.Operation) -> bool:
+    """True for a convolution in float32 that is a product of matrices."""
+    return bool(
+        op.type == "Conv2D"
+        and op.inputs[1].dtype == tf.float32
+        and op.inputs[1].shape[:2] == (1, 1)
+        and op.get_attr("strides") == [1, 1, 1, 1]
+        and op.get_attr("data_format") == b"NHWC"
+        and op.get_attr("padding") != b"EXPLICIT"
+    )
+
+
+def _pointwise_gradients(
+    op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor
+) -> List[tf.Tensor]:
+    """Gradients of images and kernel; the latter as a product of matrices.
+
+    On large maps, the kernel of CPUs for it takes two thirds of the time of TensorFlow's own.
+    """
+    images, kernel = inputs
+    size, (depth, outputs) = tf.shape(images), kernel.shape[2:].as_list()
+    image_gradient = tf1.nn.conv2d_backprop_input(size, kernel, gradient, [1, 1, 1, 1], "SAME")
+    image_gradient.set_shape(images.shape)
+    rows = tf.reshape(images, [-1, depth])
+    kernel_gradient = tf.matmul(rows, tf.reshape(gradient, [-1, outputs]), transpose_a=True)
+    return [image_gradient, tf.reshape(kernel_gradient, kernel.shape)]
 
 
 for _kind in _READERS:
@@ -189,7 +223,7 @@ def recomputing(setting: int) -> Iterator[None]:
 
 
 def _is_short_of_memory() -> bool:
-    if tf.config.list_physical_devices("GPU"):
+    if _has_accelerator():
         return False
     operations = tf1.get_default_graph().get_operations()
     outputs = [op.outputs[0] for op in operations if op.type in _READERS]
