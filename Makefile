@@ -23,7 +23,7 @@ STEPS ?= 20
 
 # Tests that need packages of extras. `make test` runs the tests of `serve`.
 EXTRAS_TESTS := tests/exporters/formats/test_export.py::test_converters_that_are_installed \
-  tests/exporters/formats/test_formats.py \
+  tests/exporters/formats/test_formats.py tests/exporters/formats/test_onnx.py \
   tests/exporters/test_video.py tests/exporters/test_detect_shards.py \
   tests/inputs/conversion/test_beam_pipeline.py tests/programs/test_tracking.py
 # The last releases that fit TensorFlow 2.15, whose TensorBoard imports the pkg_resources of setuptools 81.

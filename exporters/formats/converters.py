@@ -73,6 +73,8 @@ class GraphFormat(ExportFormat):
     # the path of the model. Its source runs in the interpreter of converters, so that it imports
     # all that it uses.
     convert: Callable[[str, str, List[str], str], None]
+    # Functions that `convert` calls, whose source goes with it.
+    helpers: Sequence[Callable[..., Any]] = ()
     # Runs `convert` in this process if this is the interpreter of converters: in a new process the
     # import of TensorFlow would take most of the time.
     uses_tensorflow = False
@@ -176,7 +178,8 @@ def run_converter(
                 f"{type(error).__name__}: {error}"
             ) from error
     else:
-        source = textwrap.dedent(inspect.getsource(chosen.convert))
+        functions = (*chosen.helpers, chosen.convert)
+        source = "".join(textwrap.dedent(inspect.getsource(each)) for each in functions)
         program = (
             f"from __future__ import annotations\nimport json, sys\n{source}"
             f"{chosen.convert.__name__}(*json.loads(sys.argv[1]))"

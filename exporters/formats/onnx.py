@@ -19,6 +19,58 @@ _TYPES = {"tensor(uint8)": np.uint8, "tensor(float)": np.float32}
 _VERSION = re.compile(rb"\x08[\x03-\xff].", re.DOTALL)
 
 
+def _align_regions(graph: Any, node: Any, name: str, _: Any) -> None:
+    """Puts a `RoiAlign` in the place of a `CropAndResize`: one bin around each place of a crop.
+
+    tf2onnx makes a loop over the boxes, which takes longer and has one thread. Boxes lie inside of
+    the image; past its border, the two operations differ.
+
+    Args:
+        graph: `tf2onnx.graph.Graph` with the node, which is changed.
+    """
+    import numpy as np
+    from onnx import TensorProto
+    from tf2onnx.utils import make_name
+
+    def add(kind: str, inputs: List[str], **attributes: Any) -> str:
+        return str(graph.make_node(kind, inputs, attributes, name=make_name(name)).output[0])
+
+    def constant(values: Any, dtype: Any = np.float32) -> str:
+        return str(graph.make_const(make_name(name), np.array(values, dtype)).output[0])
+
+    images, boxes, indices, _ = node.input
+    height, width = node.inputs[3].get_tensor_value()
+    shape, dtype = graph.get_shape(node.output[0]), graph.get_dtype(node.output[0])
+    graph.remove_node(name)
+    ends = [constant([end], np.int64) for end in (1, 3)]
+    sides = add("Cast", [add("Slice", [add("Shape", [images]), *ends])], to=TensorProto.FLOAT)
+    last = add("Sub", [sides, constant([1.0])])
+    corners = add("Mul", [boxes, add("Concat", [last, last], axis=0)])
+    # Places of the corners become bins around them. One place has one bin, the whole box.
+    y, x = (0.5 / (side - 1) if side > 1 else 0.0 for side in (height, width))
+    # ymin, xmin, ymax, xmax by x1, y1, x2, y2
+    bins = [[0, 1 + y, 0, -y], [1 + x, 0, -x, 0], [0, -y, 0, 1 + y], [-x, 0, 1 + x, 0]]
+    regions = add("Add", [add("MatMul", [corners, constant(bins)]), constant([0.5])])
+    channels_first = add("Transpose", [images], perm=[0, 3, 1, 2])
+    aligned = add(
+        "RoiAlign",
+        [channels_first, regions, add("Cast", [indices], to=TensorProto.INT64)],
+        output_height=height,
+        output_width=width,
+        sampling_ratio=1,
+        coordinate_transformation_mode="half_pixel",
+    )
+    graph.make_node(
+        "Transpose",
+        [aligned],
+        {"perm": [0, 2, 3, 1]},
+        name=name,
+        outputs=node.output,
+        shapes=[shape],
+        dtypes=[dtype],
+    )
+
+
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     import copy
     import logging
@@ -33,7 +85,11 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
         tf.import_graph_def(graph_def, name="")
         # Opset of ONNX 1.12, which runtimes since 2022 run; the first with all that detectors need.
         converted = tfonnx.process_tf_graph(
-            tf_graph, opset=17, input_names=inputs, output_names=output_tensors
+            tf_graph,
+            opset=17,
+            input_names=inputs,
+            output_names=output_tensors,
+            custom_op_handlers={"CropAndResize": (_align_regions, [])},
         )
         # By default, tf2onnx copies the graph before each of its passes in case that one fails,
         # which is half of its work. One copy is enough: after a failure all begin again as usual.
@@ -54,6 +110,7 @@ class Onnx(GraphFormat):
     converter = ("tf2onnx", "tensorflow")
     runtime = ("onnxruntime",)
     convert = staticmethod(_convert)
+    helpers = (_align_regions,)
     uses_tensorflow = True
     start = _VERSION
 
