@@ -7,6 +7,8 @@ and depthwise convolutions, when the backward pass first reads it (Chen et al., 
 nets with sublinear memory cost"). Frozen batch norm is folded into its convolution; then two
 convolutions of three in a row are computed again, such as those inside of a residual unit, unless
 they have many input channels. The kernels and their inputs are the same, and so are gradients.
+
+Kernels of CPUs that are slow in the backward pass have others in their place, with any setting.
 """
 
 from __future__ import annotations
