@@ -19,13 +19,10 @@ def test_crops_are_aligned_regions(size, tmp_path):
     boxes[:2] = [[0, 0, 1, 1], [0.5, 0.5, 0.5, 0.5]]
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         maps = tf1.placeholder(tf.float32, [None, None, None, 3], "maps")
-        indices = tf.constant([0, 1] * 4 + [0])
-        crops = tf.image.crop_and_resize(maps, boxes, indices, size)
-        crops = tf.identity(tf.nn.max_pool2d(crops, 1, 1, "SAME"), "crops")
+        crops = tf.image.crop_and_resize(maps, boxes, [0, 1] * 4 + [0], size, name="crops")
         expected = session.run(crops, {maps: images})
         (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    path = str(tmp_path / "model.onnx")
-    Onnx.convert(str(tmp_path / "graph.pb"), "maps", ["crops"], path)
-    model = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    Onnx.convert(str(tmp_path / "graph.pb"), "maps", ["crops"], str(tmp_path / "model.onnx"))
+    model = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     (given,) = model.run(None, {"maps:0": images})
     np.testing.assert_allclose(given, expected, atol=1e-5)
