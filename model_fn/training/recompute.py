@@ -150,7 +150,7 @@ def _is_pointwise(op: tf.Operation) -> bool:
     return bool(
         op.type == "Conv2D"
         and op.inputs[1].dtype == tf.float32
-        and op.inputs[1].shape[:2] == (1, 1)
+        and op.inputs[1].shape[:3] == (1, 1, op.inputs[0].shape[3])  # not in groups
         and op.get_attr("strides") == [1, 1, 1, 1]
         and op.get_attr("data_format") == b"NHWC"
         and op.get_attr("padding") != b"EXPLICIT"
