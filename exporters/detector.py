@@ -339,7 +339,7 @@ class Detector:
                 known = f"Known: {plain(', '.join(ids))}" if ids else "It has no label map"
                 raise UsageError(
                     f"{path} has no class {plain(name)!r}{hint} {known}; give names of its label "
-                    "map with commas between"
+                    "map with commas between, and a name that has a comma in double quotes"
                 )
         return {ids[name] for name in names}
 

@@ -181,9 +181,9 @@ def test_unknown_classes_are_refused_with_the_nearest(exported, pictures, tmp_pa
     Image.fromarray(pictures[0]).save(tmp_path / "a.png")
     arguments = ["detect", str(exported), "--threshold=0", str(tmp_path / "a.png")]
     arguments += ["--output_dir", str(tmp_path / "o")]
-    assert cli.main([*arguments, "--classes", "circle,squares"]) == 2
+    assert cli.main([*arguments, "--classes", 'circle,"squares,"']) == 2
     error = capsys.readouterr().err
-    assert "has no class 'squares'; did you mean 'square'? Known: circle, square" in error
+    assert "has no class 'squares,'; did you mean 'square'? Known: circle, square" in error
     assert not (tmp_path / "o").exists()
     assert cli.main([*arguments, "--classes", "circle, star"]) == 0
     line = json.loads((tmp_path / "o" / "detections.jsonl").read_text())

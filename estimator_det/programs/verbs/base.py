@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import math
 import os
@@ -122,8 +123,9 @@ def fields_of(options: Any, arguments: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def names_of(text: str) -> List[str]:
-    """`"a, b"` -> `["a", "b"]`."""
-    return [name.strip() for name in text.split(",")]
+    """`'a, "b, c"'` -> `["a", "b, c"]`."""
+    names = next(csv.reader([" ".join(text.splitlines())], skipinitialspace=True))
+    return [name.strip() for name in names] or [text]
 
 
 def positive(text: str) -> int:

@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     text = "the export as an option; all arguments are images then"
     add_options(parser, str, {"--model EXPORT": text})
     add_options(parser, bool, {"--recursive": "also the images in subfolders of folders"})
-    text = "draw and write only detections of these classes, with commas between (default: all)"
+    text = "draw and write only detections of these classes, with commas between; a name "
+    text += "that has a comma is in double quotes (default: all)"
     add_options(parser, names_of, {"--classes NAMES": text})
     text = "folder of detections.jsonl and the pictures (default: %(default)s)"
     add_options(parser, str, {"--output_dir": text}, default="detections")
