@@ -9,6 +9,8 @@ from typing import Optional, Tuple
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
 
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
+
 
 def find_checkpoint(prefix: str) -> str:
     """The checkpoint `prefix` names: a prefix, one of its files, or a folder (its latest).
@@ -87,7 +89,12 @@ def stem_of(path: str) -> str:
 
 
 def refuse_model(path: str) -> None:
-    """Raises FileNotFoundError if a file or folder is a published model, not a checkpoint."""
+    """Raises FileNotFoundError if a path is a published model or an archive, not a checkpoint."""
+    if path.endswith(_ARCHIVES) and tf.io.gfile.exists(path):
+        raise FileNotFoundError(
+            f"no checkpoint {path}: it is an archive. Unpack it, and give the folder in it that "
+            "has the checkpoint. Only init --pretrained and pretrained take archives (.tar.gz)"
+        )
     kind = _model_kind(path)
     if kind is not None:
         raise FileNotFoundError(

@@ -48,19 +48,18 @@ def test_the_older_format_of_one_file_is_found(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "kind"),
+    ("name", "given", "text"),
     [
-        ("frozen_inference_graph.pb", "frozen_inference_graph.pb", "frozen_graph"),
-        ("model.tflite", "model.tflite", "tflite"),
-        ("saved_model.pb", "saved_model.pb", "saved_model"),
-        ("saved_model.pb", "", "saved_model"),
-        ("model.json", "model.json", "tfjs"),
-        ("model.json", "", "tfjs"),
+        ("frozen_inference_graph.pb", "frozen_inference_graph.pb", "--from frozen_graph "),
+        ("model.tflite", "model.tflite", "estimator-det import --from tflite "),
+        ("saved_model.pb", "saved_model.pb", "--from saved_model "),
+        ("model.json", "", "--from tfjs "),
+        ("ssd.tar.gz", "ssd.tar.gz", "it is an archive. Unpack it"),
     ],
 )
-def test_published_models_are_named_as_what_they_are(tmp_path, name, given, kind):
+def test_published_models_are_named_as_what_they_are(tmp_path, name, given, text):
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(FileNotFoundError, match=f"estimator-det import --from {kind} "):
+    with pytest.raises(FileNotFoundError, match=text):
         checkpoints.find_checkpoint(str(tmp_path / given).rstrip("/"))
 
 
