@@ -23,6 +23,7 @@ import typing
 from typing import (
     Any,
     Callable,
+    Collection,
     Dict,
     Iterable,
     Iterator,
@@ -308,6 +309,19 @@ def wrong_arguments(function: Callable[..., Any], arguments: Sequence[str]) -> T
         message = f"its function takes {plain(signature)}, and is called with ({wanted})"
         return message, f"declare it with ({wanted}), and parameters after *"
     return "", ""
+
+
+def require_names(field: str, names: Any, known: Optional[Collection[str]] = None) -> None:
+    """Refuses what is not a collection of names, and names other than the `known` ones."""
+    if isinstance(names, str) or not isinstance(names, collections.abc.Collection):
+        raise UsageError(f"{field} is {plain(repr(names))}; write a list of names: ['…', '…']")
+    for name in names:
+        if known is not None and name not in known:
+            hint = nearest(str(name), list(known)) or "."
+            known_text = f"Known: {', '.join(sorted(known))}"
+            raise UsageError(
+                f"{field} has {plain(repr(name))}, which is not known{hint} {known_text}"
+            )
 
 
 def _plain_value(value: Any) -> Any:

@@ -89,12 +89,18 @@ def test_record_leads_to_the_modules_from_any_folder(project, monkeypatch):
         ("a b", "Write the name of its file without .py, such as my_losses for my_losses.py$"),
         ("json", "json/__init__.py has the same name as .*/json.py. Rename your module"),
         ("my_part.inner", "there is no such module"),
+        ("metric", "lower_is_better is 'Mean'; write a list of names"),
+        ("reader", "@takes has 'image', which is not known; did you mean 'images'"),
         ("bare", r"--import bare is not a file of Python, or a folder with __init__.py"),
     ],
 )
 def test_module_that_cannot_be_used_is_refused(project, name, message):
     (project / "my_part.py").write_text("")
     (project / "json.py").write_text("raise SystemExit")
+    text = "from model_fn.evaluation.metrics.base import register as r\nr(lower_is_better='Mean')"
+    (project / "metric.py").write_text(text)
+    text = "from inputs.datasets.converters.base import takes\ntakes('image')"
+    (project / "reader.py").write_text(text)
     (project / "bare").mkdir()
     with pytest.raises(UsageError, match=message):
         plugins.load([name])
@@ -105,9 +111,7 @@ def test_module_that_cannot_be_used_is_refused(project, name, message):
     [
         ("import not_installed_anywhere", "ModuleNotFoundError: No module named 'not_installed"),
         ("import sys\nsys.exit(0)", "SystemExit: ends the program"),
-        ("raise SystemExit", "SystemExit: ends the program"),
-        ("x = 1\nx[0]", "TypeError: 'int' object is not subscriptable"),
-        ("assert False", "AssertionError: no message"),
+        ("x = 1\nassert False", "AssertionError: no message"),
         ("def", "SyntaxError: invalid syntax"),
     ],
 )
@@ -239,13 +243,11 @@ def test_parameters_become_arguments_of_their_types():
         (part, {"x": 1}, "parameters.x: part has no such parameter"),
         (part, {"power": "1"}, '"1", but part takes a number. Remedy: write value'),
         (part, {"power": True}, "is true, but part takes a number"),
+        (part, {"power": None}, "is null, but part takes a number"),
         (part, {"power": float("nan")}, "is NaN, but part takes a number"),
         (part, {"count": 1.5}, "is 1.5, but part takes a whole number"),
         (part, {"kind": 1}, "takes text. Remedy: write value { string_value"),
-        (part, {"squared": 1}, "takes true or false. Remedy: write value"),
-        (part, {"sizes": 1}, "takes a list"),
         (part, {"sizes": ["a"]}, "takes a list"),
-        (part, {"power": None}, "is null, but part takes a number"),
         (part, {"limit": "a"}, "takes a number"),
         (needs, {"power": 1}, "parameters.names is not set, but part needs"),
         (lambda x: x, {"a": 1}, "has no such parameter. Remedy: Remove it"),

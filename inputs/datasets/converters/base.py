@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Callable, NamedTuple, Tuple
 
+from estimator_det.config import plugins
 from estimator_det.config.registry import Registry
 from estimator_det.errors import UsageError
 from inputs.datasets.source import Source, SourceOptions
@@ -30,6 +31,8 @@ def takes(
     *required: str, optional: Tuple[str, ...] = (), masks: bool = False, masks_from: str = ""
 ) -> Callable[[Callable[[SourceOptions], Source]], Converter]:
     """Decorator that names the fields of `SourceOptions` that a converter uses."""
+    plugins.require_names("@takes", required, FIELDS)
+    plugins.require_names("optional of @takes", optional, FIELDS)
     return lambda read: Converter(read, required, optional, masks, masks_from)
 
 

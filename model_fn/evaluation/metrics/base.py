@@ -176,6 +176,8 @@ def register(
     lower_is_better: Collection[str] = (),
 ) -> Callable[[MetricsMaker], MetricsMaker]:
     """Decorator that enters the maker of a `MetricsSet` under its name and its other names."""
+    plugins.require_names("lower_is_better", lower_is_better)
+    plugins.require_names("eval_fields", eval_fields, eval_pb2.EvalConfig.DESCRIPTOR.fields_by_name)
 
     def enter(maker: MetricsMaker) -> MetricsMaker:
         # The two registries below are called from this module, not from the maker's.
@@ -232,6 +234,7 @@ def _make(
             f"{what}: its function returns {type(metrics).__name__}, which has no "
             f"{' and no '.join(missing)}. Remedy: return an object with {', '.join(_MEMBERS)}"
         )
+    plugins.require_names(f"{what}: needs", metrics.needs, EvaluatedBatch._fields)
     return metrics
 
 

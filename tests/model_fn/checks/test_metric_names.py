@@ -64,7 +64,7 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
     ],
 )
 def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_path, monkeypatch):
-    members = dict.fromkeys(("needs", "num_keypoints", "add", "results"))
+    members = dict.fromkeys(("needs", "num_keypoints", "add", "results"), ())
     errors = types.SimpleNamespace(names=["Errors/mean", "Errors/gloss"], **members)
     entry = MetricsSet(lambda *_: errors, frozenset(), False, frozenset(["Errors/mean"]))
     monkeypatch.setitem(METRICS._makers, "errors_metrics", entry)
@@ -78,6 +78,9 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
     assert all(name.lower().startswith("loss") for name in lower[1:])
     errors.names = [f"{PER_CLASS}/blossom"]
     with pytest.raises(UsageError, match="blossom' is given twice, here and by eval_config"):
+        metric_names(config)
+    errors.names, errors.needs = ["Errors/mean"], {"maks"}
+    with pytest.raises(UsageError, match=r"'errors_metrics': needs has 'maks'.*mean 'masks'"):
         metric_names(config)
     del errors.names, errors.add
     with pytest.raises(UsageError, match=r"eval_config.*'errors_metrics': .* no names and no add"):
