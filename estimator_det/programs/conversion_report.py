@@ -61,6 +61,7 @@ def to_dictionary(conversion: Conversion) -> Dict[str, Any]:
         ],
         "masks_left_out": conversion.tally["masks_left_out"],
         "keypoints_without_names": conversion.tally["keypoints_without_names"],
+        "images_left_empty": conversion.tally["images_left_empty"],
         "images_encoded_again": conversion.tally["encoded_again"],
         "box_parts_cut": conversion.tally["box_parts_cut"],
         "boxes_in_no_tile": conversion.tally["boxes_in_no_tile"],
@@ -99,6 +100,7 @@ def _headings(conversion: Conversion) -> Dict[str, str]:
 def _notes(conversion: Conversion) -> List[str]:
     tally = conversion.tally
     notes = (
+        (tally["images_left_empty"], "image", "whose boxes are all dropped, used without boxes"),
         (tally["masks_left_out"], "mask", "of the source not written; --masks writes them"),
         (
             tally["keypoints_without_names"],

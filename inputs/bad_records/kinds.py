@@ -163,6 +163,11 @@ TABLE: Dict[str, FaultKind] = {
         "boxes to the image", KEEP, "clipped to the image, dropped if nothing remains", "box",
         source_remedy="correct the box, or add --clip_boxes, which clips boxes to the image",
     ),
+    "box_fractions": FaultKind(
+        "boxes in pixels with coordinates from 0 to 1, which are probably fractions of the image",
+        source_remedy="multiply them by the width and height of the image",
+        source_unit="box",
+    ),
     "unknown_text": FaultKind(
         "boxes of a class name that the label map lacks",
         "add the name to the label map, or let the boxes be dropped", CLIP, "dropped", "box",

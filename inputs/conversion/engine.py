@@ -72,7 +72,7 @@ MAX_SHARDS = 99_999
 # Starting a process takes as long as converting a fifth of this.
 BYTES_PER_PROCESS = 300_000_000
 _IMAGE_BYTES = 25_000  # an image takes as long as decoding this much, and its own bytes besides
-RELEASE = 1  # changes when the same options give other records
+RELEASE = 2  # changes when the same options give other records or counts
 STOP, SKIP, KEEP = "stop", "skip", "keep"
 
 

@@ -34,6 +34,7 @@ MOST_DECIMALS = 9
 # Counts of a report.
 NO_NOTES = {
     "encoded_again": 0,
+    "images_left_empty": 0,
     "masks_left_out": 0,
     "keypoints_without_names": 0,
     "box_parts_cut": 0,
@@ -77,8 +78,11 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
         parts, num_cut, num_lost = tiles.cut(checked, objects, options)
     except ImageFault as fault:  # The whole image is decoded here for the first time.
         return Converted([], [*faults, _image_fault(image, fault.kind, str(fault))])
+    faults += object_faults
+    is_left_empty = not objects and any(fault.action == DROPPED for fault in faults)
     notes = {
         "encoded_again": int(checked.is_encoded_again or len(parts) > 1),
+        "images_left_empty": int(is_left_empty),
         "masks_left_out": 0 if options.masks else sum(has_outline(s.annotated) for s in objects),
         "keypoints_without_names": sum(not _has_names(s, options.keypoints) for s in objects),
         "box_parts_cut": num_cut,
@@ -86,7 +90,7 @@ def convert_image(image: AnnotatedImage, options: RecordOptions) -> Converted:
     }
     return Converted(
         [_record(image, part, labels, options) for part in parts],
-        [*faults, *object_faults, *unknown],
+        [*faults, *unknown],
         hashlib.sha256(content).hexdigest(),
         notes,
     )

@@ -12,10 +12,18 @@ import numpy as np
 from estimator_det.console.printing import plain, quoted
 from inputs.conversion.images import ImageFault, ImageOptions
 from inputs.datasets import masks
-from inputs.datasets.source import CLIPPED, DROPPED, AnnotatedImage, AnnotatedObject, SourceFault
+from inputs.datasets.source import (
+    CLIPPED,
+    DROPPED,
+    KEPT,
+    AnnotatedImage,
+    AnnotatedObject,
+    SourceFault,
+)
 from inputs.decoding.box_rules import NUMPY, MaskExtents, RecordBoxes, box_flags, mask_flags
 
 _BOX_CHECKS = ("box_nan", "box_inverted", "box_degenerate", "box_outside")
+_LARGEST_FRACTION = 1.001  # label tools round coordinates
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,8 @@ def check_objects(
             kind = _mask_fault(sound, size)
         if not kind:
             kept.append(sound)
+            if not image.normalized and max(sound.box[2:] * size) <= _LARGEST_FRACTION:
+                report(sound.annotated, "box_fractions", _shown(sound, size), KEPT)
             continue
         mask_text = f", its mask {_pixels(sound.mask_extent)}" if kind == "mask_mismatch" else ""
         report(sound.annotated, kind, _shown(sound, size) + mask_text)

@@ -69,9 +69,8 @@ def test_tiles_have_records_with_the_boxes_of_which_they_show_half(tmp_path):
     ]
     image = image_of(*things, image_classes=[("cat", 1.0)], absent_classes=["dog"])
     converted = convert_image(image, RecordOptions(folder, IDS, tiles=20))
-    assert {k: n for k, n in converted.notes.items() if n} == {
-        "encoded_again": 1, "box_parts_cut": 4, "boxes_in_no_tile": 1
-    }  # fmt: skip
+    counts = {"encoded_again": 1, "box_parts_cut": 4, "boxes_in_no_tile": 1}
+    assert {k: n for k, n in converted.notes.items() if n} == counts
     # Tiles begin at the columns 0, 13, 27 and 40.
     boxes = [np.reshape(row.boxes, [-1, 4]) * (10, 20, 10, 20) for _, row in converted.records]
     shown = [[[0, 0, 10, 8], [2, 12, 6, 20]], [[2, 0, 6, 7]], [], []]
@@ -96,10 +95,10 @@ def test_tiles_have_records_with_the_boxes_of_which_they_show_half(tmp_path):
         (image_of(thing("cat", [1, 1, 5, 5], class_id=2)), "label_contradiction", "dropped", "2"),
         (image_of(thing("cat", [1, 40, 5, 50])), "box_outside", "dropped",
          "'cat' is [1, 40, 5, 50] pixels (ymin, xmin, ymax, xmax) in an image of 32 x 20"),
-        (image_of(faults=[SourceFault("broken_source", "f", 1, "x")]), "broken_source", "dropped",
-         "x"),
+        (image_of(thing("cat", [0.1, 0.2, 0.75, 1])), "box_fractions", "kept", "0.75, 1] pixels"),
+        (image_of(faults=[SourceFault("missing_key", "f", 1, "x")]), "missing_key", "dropped", "x"),
         (image_of(name="j.png"), "corrupt_image", "kept", "its compressed data end too early"),
-        (image_of(thing("\x1b[2J\u202e" + "x" * 10_000, [1, 1, 5, 5])), "unknown_text", "dropped",
+        (image_of(thing("\x1b[2J\u202e" + "x" * 9_000, [1, 1, 5, 5])), "unknown_text", "dropped",
          "x"),
     ],
 )  # fmt: skip
@@ -110,7 +109,8 @@ def test_faults(tmp_path, image, kind, action, message):
     (fault,) = converted.faults
     assert (fault.kind, fault.action) == (kind, action) and message in fault.message
     assert bool(converted.records) == (kind != "no_image")
-    assert not any(row.class_ids for _, row in converted.records)
+    assert any(row.class_ids for _, row in converted.records) == (kind == "box_fractions")
+    assert converted.notes["images_left_empty"] == (action == "dropped")
     assert fault.sentence().isprintable() and len(fault.sentence()) < 6_000
     header_alone = RecordOptions(folder, IDS, ImageOptions(verify="header"))
     assert kind != "corrupt_image" or not convert_image(image, header_alone).faults
