@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 from typing import Any
 
 import numpy as np
@@ -74,17 +75,13 @@ def test_the_folder_of_a_run_keeps_its_own_evaluations(tmp_path, capsys):
     path, run = write_results(tmp_path, [(1, 1, CAT, 0.9)]), tmp_path / "run"
     run.mkdir()
     (run / "pipeline.config").write_text(pipeline.format_pipeline(GOOD))
-    records = [
-        "--records",
-        str(tmp_path / "eval.record"),
-        "--label_map",
-        str(tmp_path / "map.pbtxt"),
-    ]
+    records = ["--records", str(tmp_path / "eval.record")]
+    records += ["--label_map", str(tmp_path / "map.pbtxt")]
     assert cli.main(["evaluate", "--detections", path, *records, "--output_dir", str(run)]) == 0
     assert "detections: not as in the run, whose own evaluations stay" in capsys.readouterr().err
     # A perfect evaluation of step 0 would end a training with --patience.
     assert not history.read(str(run), "0")
-    (line,) = history.read(str(run / OTHER_SETTINGS), "0")
+    (line,) = history.read(str(run / OTHER_SETTINGS / "other_detector"), "0")
     assert line.metrics["DetectionBoxes_Precision/mAP"] == pytest.approx(1.0)
 
 
@@ -171,3 +168,7 @@ def test_a_checkpoint_of_a_run_by_its_prefix(tmp_path, capsys, monkeypatch):
     # By the configuration beside it.
     assert cli.main(["evaluate", "--model_dir", str(tmp_path / "model.ckpt-20")]) == 0
     assert "not as in the run" not in capsys.readouterr().err
+    # In another run its thresholds are not where exports of that run look for their own.
+    run = shutil.copytree(tmp_path, tmp_path / "run")
+    assert cli.main(["evaluate", "--model_dir", str(tmp_path), "--output_dir", str(run)]) == 0
+    assert f"results: {run / OTHER_SETTINGS}/other_detector" in capsys.readouterr().err

@@ -158,6 +158,9 @@ def _other_settings(run: str, changes: Sequence[str]) -> str:
     from model_fn.evaluation.readers import OTHER_SETTINGS
 
     results = os.path.join(run, OTHER_SETTINGS)
+    if {"checkpoint", "detections"}.intersection(changes):
+        # Exports of the run take thresholds from the folder above, and must not take these.
+        results = os.path.join(results, "other_detector")
     printing.report(
         f"{', '.join(changes)}: not as in the run, whose own evaluations stay; results: {results}",
         sys.stderr,
