@@ -73,6 +73,8 @@ FAULTS = [
                  "self_attention_in_sequence: true }"], "", "use_long_term_attention is not"),
     ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:], f"{RCNN}.number_of_stages=1"], "",
      "needs a second stage"),
+    ("error", ["eval_config.skip_predictions_for_unlabeled_class=true", f"{PREDICTOR}=null",
+               f"{RCNN}.number_of_stages=1"], "", "needs classes of detections"),
     ("error", [f"{RCNN}.context_config={{}}", *CONTEXT[1:],
                f"{PREDICTOR}={{ rfcn_box_predictor {{ }} }}"], "", "no features of single"),
     ("error", ["eval_input_reader[0].load_context_features=false", *CONTEXT[:2]], "",
@@ -101,13 +103,7 @@ def test_remedies_of_masks_can_be_carried_out():
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "coco_mask_metrics",
-        "coco_panoptic_metrics",
-        "oid_challenge_segmentation_metrics",
-        "pascal_voc_instance_segmentation_metrics",
-    ],
+    "name", ["coco_mask_metrics", "coco_panoptic_metrics", "oid_challenge_segmentation_metrics"]
 )
 def test_mask_metrics_need_a_model_and_readers_with_masks(name):
     (problem,) = problems(f"eval_config.metrics_set={name}")

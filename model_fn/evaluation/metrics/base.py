@@ -24,7 +24,7 @@ from typing import (
 import numpy as np
 
 from estimator_det.config import plugins
-from estimator_det.config.facts import predicts_keypoints, predicts_masks
+from estimator_det.config.facts import is_class_agnostic, predicts_keypoints, predicts_masks
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.registry import Registry
 from estimator_det.config.rules import missing_choice, rules
@@ -312,6 +312,13 @@ def _check_mask_metrics(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) ->
             "remove the mask metrics, or use faster_rcnn with number_of_stages: 3, and "
             "load_instance_masks in the readers",
         )
+
+
+@rules(pipeline_pb2.TrainEvalPipelineConfig)
+def _check_labels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
+    if config.eval_config.skip_predictions_for_unlabeled_class and is_class_agnostic(config.model):
+        what = "needs classes of detections, and a first stage alone finds none"
+        yield error("eval_config.skip_predictions_for_unlabeled_class", what, "set it to false")
 
 
 @rules(pipeline_pb2.TrainEvalPipelineConfig)
