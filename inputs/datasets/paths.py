@@ -14,7 +14,9 @@ from inputs.datasets.source import SourceError, broken
 
 MAX_FILE_BYTES = 64 * 2**20  # bytes of the annotations of one image
 MAX_IMAGE_BYTES = 2**30
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff",
+)  # fmt: skip
 
 
 def real_folder(path: str, option: str) -> str:

@@ -269,6 +269,7 @@ def test_yolo_boxes_and_polygons(root):
         "0 0.5 0.5 0.25 0.5\n1 0 0 0.5 0 0.5 0.5\n\n1 0 0 1\n2 0.5 0.5 1 1\n0.5 0 0 1 1\n"
     )
     (root / "labels" / "zz.txt").write_text("")
+    (root / "images" / "b.png").rename(root / "images" / "b.JFIF")
     (root / "labels" / "classes.txt").write_text("cat\ndog\n")  # where LabelImg writes it
     a, b, c, missing = read(
         "yolo", images=str(root / "images"), annotations=str(root / "labels"),
