@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import math
 import os
@@ -22,6 +23,7 @@ from inputs import tpu as tpu_input
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.checks.first_records import check_class_names
 from inputs.records.stream import input_patterns
+from inputs.records.tfrecord import record_offsets
 from model_fn.checkpoints.find import find_checkpoint, refuse_model
 from model_fn.checkpoints.repair import modified
 from model_fn.checks.metric_names import check_best_metric, lower_is_better
@@ -41,8 +43,8 @@ from model_fn.runs.training_end import TrainingEnd
 _LOG = logging.getLogger(__name__)
 
 POLL_SECS = 1.0  # between two searches for a new checkpoint
-# Records of some fifty photographs. From a hundred on, an optimized graph takes less time.
-_SHORT_BYTES = 2**22
+# Records of some fifty photographs. From a hundred records on, an optimized graph takes less time.
+_SHORT_BYTES, _SHORT_RECORDS = 2**22, 100
 # Errors of records and their storage, after which another evaluation may succeed.
 _DATA_ERRORS = (
     tf.errors.InvalidArgumentError,
@@ -202,8 +204,11 @@ def _is_short(reader: Reader) -> bool:
     # A GPU would get the weights anew for each image.
     if any(map(is_remote, patterns)) or tf.config.list_physical_devices("GPU"):
         return False
-    paths = filter(os.path.isfile, tf.io.gfile.glob(patterns))
-    return sum(map(os.path.getsize, paths)) <= _SHORT_BYTES
+    paths = [*filter(os.path.isfile, tf.io.gfile.glob(patterns))]
+    if sum(map(os.path.getsize, paths)) > _SHORT_BYTES:
+        return False
+    records = itertools.chain.from_iterable(map(record_offsets, paths))
+    return len([*itertools.islice(records, _SHORT_RECORDS + 1)]) <= _SHORT_RECORDS
 
 
 def evaluate(

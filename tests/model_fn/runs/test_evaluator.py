@@ -25,13 +25,14 @@ from inputs.bad_records.kinds import SKIP, RecordFault
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checks.graphs import placeholders
 from model_fn.evaluation import history
+from model_fn.evaluation.readers import Reader
 from model_fn.model_fn import create_model_fn
 from model_fn.runs import evaluator, runner
 from model_fn.runs.backends.base import make_estimator
 from model_fn.runs.options import EvaluationOptions, TrainOptions
 from model_fn.runs.training_end import TrainingEnd
 from tests.checkpoints import save
-from tests.inputs.examples import BOXES, example, picture, pipeline, write
+from tests.inputs.examples import BOXES, example, picture, pipeline, reader, write
 from tests.model_fn import fake
 from tests.model_fn.runs.test_runner import NO_EXPORT
 
@@ -45,15 +46,13 @@ def test_images_keep_their_size_where_nothing_is_resized(text, size, tmp_path):
     path = write(tmp_path / "in.record", [example({**BOXES, "image/object/class/label": [2, 1]})])
     config.eval_input_reader[0].tf_record_input_reader.input_path.append(path)
     preprocess = build_preprocessor(evaluated_model(config))
-    reader = config.eval_input_reader[0]
-    dataset = input_pipeline.build_eval_input_fn(config, preprocess, reader)()
+    dataset = input_pipeline.build_eval_input_fn(config, preprocess, config.eval_input_reader[0])()
     ((features, labels),) = dataset.as_numpy_iterator()
     assert features["image"].shape == (1, *size, 3)
     assert features["true_image_shape"].tolist() == [[*size, 3]]
     assert features["original_image"].shape == (1, *size, 3)
     np.testing.assert_allclose(labels["groundtruth_boxes"][0, 0], [0, 0, 0.5, 0.25])
     if text:
-        assert picture().shape == (*size, 3)
         np.testing.assert_allclose(features["image"][0], picture() / 127.5 - 1, atol=1e-5)
     with tf.Graph().as_default():
         shape = placeholders(config, estimator.ModeKeys.EVAL)[0]["image"].shape.as_list()
@@ -88,11 +87,9 @@ def test_evaluate_and_continuous_eval(readers, tmp_path, monkeypatch):
     assert first.matches.all_classes_merged().num_boxes == len(first.matches.classes())
 
     # Ends by itself at num_steps, and after a time without a new checkpoint.
-    last = evaluator.continuous_eval(config, model_dir, AT_ONCE)
-    assert last[0].step == 4
+    assert evaluator.continuous_eval(config, model_dir, AT_ONCE)[0].step == 4
     longer = dataclasses.replace(AT_ONCE, num_train_steps=9)
-    last = evaluator.continuous_eval(config, model_dir, longer, timeout_secs=0.1)
-    assert last[0].step == 4
+    assert evaluator.continuous_eval(config, model_dir, longer, timeout_secs=0.1)[0].step == 4
 
 
 def test_a_prepared_graph_gives_the_values_of_a_short_evaluation(readers, tmp_path, monkeypatch):
@@ -102,6 +99,13 @@ def test_a_prepared_graph_gives_the_values_of_a_short_evaluation(readers, tmp_pa
     short = evaluator.evaluate(config, tmp_path)[0].metrics
     monkeypatch.setattr(evaluator, "_SHORT_BYTES", -1)
     assert evaluator.evaluate(config, tmp_path)[0].metrics == pytest.approx(short, nan_ok=True)
+
+
+@pytest.mark.parametrize("count", [100, 101])
+def test_many_small_records_are_not_a_short_evaluation(tmp_path, count):
+    path = write(tmp_path / "in.record", [b""] * count)
+    config = reader(f"tf_record_input_reader {{ input_path: '{path}' }}")
+    assert evaluator._is_short(Reader("0", config, None)) == (count == 100)
 
 
 def test_faults_of_evaluated_records_are_told(readers, tmp_path, monkeypatch, capsys):
@@ -145,8 +149,6 @@ def test_damaged_checkpoints_are_not_evaluated(readers, tmp_path, caplog):
     runner.train(config, str(tmp_path), num_train_steps=4, progress=False)
     assert next(appearing).endswith("-4")
     assert list(appearing) == []
-    last = evaluator.continuous_eval(config, str(tmp_path), options, timeout_secs=0.1)
-    assert last[0].step == 4
 
 
 class _DeleteBeforeRestore(tf1.train.SessionRunHook):
@@ -188,10 +190,8 @@ def test_checkpoints_that_are_deleted_before_they_are_read(readers, tmp_path, mo
     assert "model.ckpt-1 was deleted before it was read" in caplog.text
     left.remove(2)
     name_latest()
-    last = evaluator.continuous_eval(
-        config, model_dir, dataclasses.replace(AT_ONCE, num_train_steps=4)
-    )
-    assert last[0].step == 4
+    options = dataclasses.replace(AT_ONCE, num_train_steps=4)
+    assert evaluator.continuous_eval(config, model_dir, options)[0].step == 4
     assert "model.ckpt-3 was deleted before it was read" in caplog.text
     # A prefix names one checkpoint, and a training has read its step already.
     with pytest.raises(CheckpointGoneError, match=r"ckpt-4 was deleted before it was read\. Run"):
@@ -294,7 +294,6 @@ def test_a_refused_evaluation_leaves_no_folder(readers, tmp_path):
 
 def test_an_evaluation_checks_the_parts_that_it_uses(tmp_path):
     config = fake.pipeline_config("eval_input_reader { name: '0' } train_config { batch_size: 0 }")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match="overwrite the other's") as refused:
         evaluator.evaluate(config, str(tmp_path))
-    assert "overwrite the other's" in str(refused.value)
     assert "train_config" not in str(refused.value)
