@@ -63,7 +63,9 @@ REMEDIES: Dict[str, Dict[str, str]] = {
             {
                 "set rescale_schedule": "change the configuration, by its file or by "
                 "--config_override 'train_config { batch_size: 8 }', or run estimator-det train, "
-                "which has the option"
+                "which has the option",
+                "hparams_overrides": "change the configuration, by its file or by "
+                "--config_override 'train_config { batch_size: 8 }'",
             }
         ),
     },
