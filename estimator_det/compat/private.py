@@ -14,6 +14,7 @@ from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.grappler import tf_optimizer as _tf_optimizer
 from tensorflow.python.tpu import tpu_function as _tpu_function
+from tensorflow.python.util import _pywrap_util_port
 
 from estimator_det.compat import versions
 
@@ -90,6 +91,11 @@ def num_tpu_shards() -> Optional[int]:
     """Returns the number of cores of the TPU computation being built; None outside of one."""
     shards: Optional[int] = _tpu_function.get_tpu_context().number_of_shards
     return shards
+
+
+def has_onednn() -> bool:
+    """True if oneDNN's kernels compute on CPUs, as far as processor and environment let them."""
+    return bool(_pywrap_util_port.IsMklEnabled())
 
 
 def quick_callable(session: Any, fetch: Any, feed: Any) -> Callable[[Any], Any]:

@@ -6,7 +6,7 @@ import copy
 import logging
 from typing import Dict
 
-from estimator_det.compat import tf
+from estimator_det.compat import private, tf
 from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from inputs import machine
@@ -58,13 +58,13 @@ def with_precision(
 def _warn_if_emulated(precision: str) -> None:
     if precision == MIXED_FLOAT16:
         better = f"Use {MIXED_BFLOAT16}, or leave precision out"
-    elif not machine.has_bfloat16():
+    elif not (machine.has_bfloat16() and private.has_onednn()):
         better = "Leave precision out"
     else:
         return
     _LOG.warning(
-        "precision is %s, which this processor computes by emulation, many times as slowly as "
-        "float32. %s",
+        "precision is %s, which TensorFlow computes by emulation here, many times as slowly as "
+        "float32; without oneDNN, a part of the gradients of kernels is lost, too. %s",
         precision,
         better,
     )
