@@ -8,7 +8,7 @@ nets with sublinear memory cost"). Frozen batch norm is folded into its convolut
 convolutions of three in a row are computed again, such as those inside of a residual unit, unless
 they have many input channels. The kernels and their inputs are the same, and so are gradients.
 
-Kernels of CPUs that are slow in the backward pass have others in their place, with any setting.
+Gradients themselves are by `convolution_gradients`, with any setting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from estimator_det.compat import num_tpu_shards, private, tf, tf1
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.errors import Problem
 from estimator_det.protos import train_pb2
-from inputs.machine import available_memory, has_bfloat16
+from inputs.machine import available_memory
+from model_fn.training import convolution_gradients
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,9 +37,6 @@ _READERS = ("Conv2D", "MaxPool", "FusedBatchNormV3", "DepthwiseConv2dNative", "R
 _MAX_CONVOLUTIONS = 2
 # The most multiplications for each of their outputs. Late layers have many for few outputs.
 _MAX_PRODUCTS = 1200
-# Weights of a pointwise kernel for each pixel from which, in bfloat16, a product of matrices is
-# faster than the kernel of CPUs that adds up its gradient; in float32 it is faster for all.
-_MANY_WEIGHTS = 10
 
 _Tensors = Dict[str, tf.Tensor]
 # By name, the activations that the gradients being built have computed again; None if they do not.
@@ -124,100 +122,19 @@ def _repeated(op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor) ->
 
 
 def _gradient(op: tf.Operation, *gradients: tf.Tensor) -> Any:
-    """TensorFlow's own gradients of an operation, from the activations that are kept."""
+    """Gradients of an operation, from the activations that are kept."""
     inputs, outputs = list(op.inputs), list(op.outputs)
     read = outputs if op.type in ("Relu", "Relu6") else inputs
     read[0] = _kept(read[0], gradients[0])
     if op.type == "Conv2D":
         inputs[1] = _scaled_kernel(op, gradients[0])
-    if _is_product(op) and not _has_accelerator():
-        return _pointwise_gradients(op, inputs, gradients[0])
-    is_narrow_depthwise = op.type == "DepthwiseConv2dNative" and inputs[0].dtype == tf.bfloat16
-    if is_narrow_depthwise and num_tpu_shards() is None:
-        return _narrow_depthwise_gradients(op, inputs, gradients[0])
+    better = None
+    if num_tpu_shards() is None:
+        better = convolution_gradients.better_gradients(op, inputs, gradients[0])
+    if better is not None:
+        return better
     kept = types.SimpleNamespace(type=op.type, get_attr=op.get_attr, inputs=inputs, outputs=outputs)
     return private.gradient_of(kept, *gradients)
-
-
-def _narrow_depthwise_gradients(
-    op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor
-) -> List[tf.Tensor]:
-    """Gradients of images and kernel in bfloat16, computed in float32 unless oneDNN is better.
-
-    TensorFlow's own kernels are slower in bfloat16, and the one for filters adds up in it: on large
-    maps, half of that gradient is lost. oneDNN's add up in float32 and take less than half of the
-    time; but those for images are slow if the padding differs from side to side, and those for
-    filters if they are not 3 x 3.
-    """
-    images, kernel = inputs
-    narrow = [images, kernel, gradient]
-    with tf.control_dependencies([gradient]):  # else casts would be kept from the forward pass
-        wide = [tf.cast(each, tf.float32) for each in narrow]
-    has_kernels = private.has_onednn() and has_bfloat16() and not _has_accelerator()
-    names = ("strides", "padding", "explicit_paddings", "data_format", "dilations")
-    settings = {name: op.get_attr(name) for name in names}
-
-    _, filters, outputs = narrow if has_kernels and _is_padded_evenly(op) else wide
-    image_gradient = tf.raw_ops.DepthwiseConv2dNativeBackpropInput(
-        input_sizes=tf.shape(images), filter=filters, out_backprop=outputs, **settings
-    )
-    shape = kernel.shape.as_list()
-    maps, _, outputs = narrow if has_kernels and shape[:2] == [3, 3] else wide
-    kernel_gradient = tf.raw_ops.DepthwiseConv2dNativeBackpropFilter(
-        input=maps, filter_sizes=shape, out_backprop=outputs, **settings
-    )
-    image_gradient.set_shape(images.shape)
-    return [tf.cast(each, tf.bfloat16) for each in (image_gradient, kernel_gradient)]
-
-
-def _is_padded_evenly(op: tf.Operation) -> bool:
-    """True for padding SAME that is known to be as wide on the left as on the right, and so on."""
-    stride, kernel = op.get_attr("strides")[1], op.inputs[1].shape[:2].as_list()
-    sides = op.inputs[0].shape[1:3].as_list()
-    if op.get_attr("padding") != b"SAME" or op.get_attr("data_format") != b"NHWC":
-        return False
-    return all(
-        side is not None and (width - 1 - (side - 1) % stride) % 2 == 0
-        for side, width in zip(sides, kernel)
-    )
-
-
-def _has_accelerator() -> bool:
-    return num_tpu_shards() is not None or bool(tf.config.list_physical_devices("GPU"))
-
-
-def _is_product(op: tf.Operation) -> bool:
-    """True for a convolution whose gradient of the kernel is faster as a product of matrices."""
-    if op.type != "Conv2D":
-        return False
-    images, kernel = op.inputs
-    if not (
-        kernel.shape[:3] == (1, 1, images.shape[3])  # not in groups
-        and op.get_attr("strides") == [1, 1, 1, 1]
-        and op.get_attr("data_format") == b"NHWC"
-        and op.get_attr("padding") != b"EXPLICIT"
-    ):
-        return False
-    if kernel.dtype != tf.bfloat16:
-        return bool(kernel.dtype == tf.float32)
-    pixels = images.shape[:3].num_elements()
-    return pixels is not None and kernel.shape.num_elements() > _MANY_WEIGHTS * pixels
-
-
-def _pointwise_gradients(
-    op: tf.Operation, inputs: List[tf.Tensor], gradient: tf.Tensor
-) -> List[tf.Tensor]:
-    """Gradients of images and kernel; the latter as a product of matrices.
-
-    On large maps, the kernel of CPUs for it takes two thirds of the time of TensorFlow's own.
-    """
-    images, kernel = inputs
-    size, (depth, outputs) = tf.shape(images), kernel.shape[2:].as_list()
-    image_gradient = tf1.nn.conv2d_backprop_input(size, kernel, gradient, [1, 1, 1, 1], "SAME")
-    image_gradient.set_shape(images.shape)
-    rows = tf.reshape(images, [-1, depth])
-    kernel_gradient = tf.matmul(rows, tf.reshape(gradient, [-1, outputs]), transpose_a=True)
-    return [image_gradient, tf.reshape(kernel_gradient, kernel.shape)]
 
 
 for _kind in _READERS:
@@ -272,7 +189,7 @@ def recomputing(setting: int) -> Iterator[None]:
 
 
 def _is_short_of_memory() -> bool:
-    if _has_accelerator():
+    if num_tpu_shards() is not None or tf.config.list_physical_devices("GPU"):
         return False
     operations = tf1.get_default_graph().get_operations()
     outputs = [op.outputs[0] for op in operations if op.type in _READERS]
