@@ -16,7 +16,7 @@ from estimator_det.protos import eval_pb2, pipeline_pb2
 from model_fn.drawing.boxes import (
     DrawOptions,
     draw_boxes,
-    fast_png,
+    jpeg,
     keypoint_edges,
     picture_summary,
 )
@@ -81,12 +81,12 @@ class Pictures:
             skip_scores=eval_config.skip_scores,
             keypoint_edges=keypoint_edges(eval_config),
         )
-        self._pngs: List[bytes] = []
+        self._jpegs: List[bytes] = []
 
     @property
     def num_missing(self) -> int:
         """Number of images that are still drawn."""
-        return self._max_images - len(self._pngs)
+        return self._max_images - len(self._jpegs)
 
     def add(
         self,
@@ -108,7 +108,7 @@ class Pictures:
             pixels = [x[row, :height, :width] for x in (images, channels) if x is not None]
             image_masks = [None if x is None else x[row] for x in masks]
             normalized = _normalized(image, sizes.original[row].astype(np.float32))
-            self._pngs.append(fast_png(self._side_by_side(pixels, normalized, *image_masks)))
+            self._jpegs.append(jpeg(self._side_by_side(pixels, normalized, *image_masks)))
 
     def _side_by_side(
         self, pixels: List[np.ndarray], image: EvaluatedBatch, detected: Any, true: Any
@@ -147,7 +147,7 @@ class Pictures:
 
     def summary(self) -> bytes:
         """A serialized Summary of the pictures, which Estimator writes."""
-        return picture_summary({f"{IMAGES_TAG}/{i}": png for i, png in enumerate(self._pngs)})
+        return picture_summary({f"{IMAGES_TAG}/{i}": x for i, x in enumerate(self._jpegs)})
 
 
 def _normalized(image: EvaluatedBatch, size: np.ndarray) -> EvaluatedBatch:

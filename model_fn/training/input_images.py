@@ -12,7 +12,7 @@ from estimator_det.detectors.base import Groundtruth
 from inputs import schema
 from inputs.label_map import LabelMap
 from model_fn.drawing import batch_grid
-from model_fn.drawing.boxes import draw_boxes, fast_png, picture_summary
+from model_fn.drawing.boxes import draw_boxes, jpeg, picture_summary
 
 TAG = "Training_Inputs"
 MAX_PICTURES = 3
@@ -39,7 +39,7 @@ def summary(
     def paint(
         images: np.ndarray, boxes: np.ndarray, classes: np.ndarray, valid: np.ndarray
     ) -> bytes:
-        pngs = {}
+        jpegs = {}
         # Values that are not finite cannot be shown; the report of a bad step names them.
         finite = np.nan_to_num(images.astype(np.float32), posinf=0.0, neginf=0.0)
         for i, image in enumerate(finite):
@@ -50,8 +50,8 @@ def summary(
                 labels,
                 colors=ids,
             )
-            pngs[f"{TAG}/{i}"] = fast_png(picture)
-        return picture_summary(pngs)
+            jpegs[f"{TAG}/{i}"] = jpeg(picture)
+        return picture_summary(jpegs)
 
     fields = [features[schema.IMAGE], groundtruth.boxes, groundtruth.classes, groundtruth.valid]
     pictures = tf.numpy_function(

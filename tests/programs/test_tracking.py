@@ -49,7 +49,7 @@ def _run(folder):
     (folder / "pipeline.config").touch()
     line = {"step": 4, "reader": "eval_0", "metrics": {"mAP@.50": 0.5, "AR": None}}
     (folder / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
-    picture = boxes.picture_summary({"image-0/boxes": boxes.fast_png(np.zeros([2, 2, 3], "u1"))})
+    picture = boxes.picture_summary({"image-0/boxes": boxes.jpeg(np.zeros([2, 2, 3], "u1"))})
     with tf.Graph().as_default(), tf1.summary.FileWriter(str(folder / "eval_0")) as writer:
         writer.add_summary(picture, 4)
     return folder

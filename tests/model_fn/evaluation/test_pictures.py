@@ -21,6 +21,16 @@ PIXELS = np.zeros((1, 40, 60, 3), np.uint8)
 SIZES = ImageSizes(None, np.int32([[40, 60]]), np.int32([[40, 60]]))
 
 
+@pytest.fixture(autouse=True)
+def _exact_colors(monkeypatch):
+    def png(pixels: np.ndarray) -> bytes:
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, format="PNG")
+        return buffer.getvalue()
+
+    monkeypatch.setattr("model_fn.evaluation.pictures.jpeg", png)
+
+
 def drawn(
     batch: EvaluatedBatch, *, images: np.ndarray = PIXELS, masks: Any = (None, None), **options: Any
 ) -> List[np.ndarray]:
