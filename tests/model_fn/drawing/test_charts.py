@@ -42,4 +42,4 @@ def test_panels_fill_rows_and_wide_ones_are_narrowed():
     ids=lambda panel: panel.title,
 )
 def test_strange_contents_are_drawn_without_a_warning(panel):
-    assert picture(panel, title="\x1b $ a.config").shape[2] == 4
+    assert picture(panel, title="\x1b $ a.config").shape[2] == 3
