@@ -1,6 +1,9 @@
-"""Text of any length, for messages and lines of a file."""
+"""Text of any length, for messages and lines of a file, and names with commas between."""
 
 from __future__ import annotations
+
+import csv
+from typing import List
 
 LONGEST_VALUE = 200  # characters of one value in a message
 
@@ -13,3 +16,10 @@ def shortened(text: str, most: int = LONGEST_VALUE) -> str:
     head = most * 3 // 4
     tail = most - head
     return f"{text[:head]} … ({len(text) - most:,} characters more) … {text[-tail:]}"
+
+
+def names_of(text: str) -> List[str]:
+    """`'a, "b, c"'` -> `["a", "b, c"]`."""
+    line = " ".join(text.replace("\0", " ").splitlines())  # Python 3.9 refuses the character 0
+    names = next(csv.reader([line], skipinitialspace=True))
+    return [name.strip() for name in names] or [text]

@@ -32,6 +32,7 @@ from starlette.routing import Route
 from estimator_det.compat import failures, tf
 from estimator_det.console.printing import plain
 from estimator_det.errors import RunError
+from estimator_det.files.text import names_of
 from exporters.detect_files import DEFAULT_MIN_SCORE, Filter, json_entries
 from exporters.detector import Detector
 from exporters.image_files import decode_image
@@ -255,7 +256,7 @@ class Server:
                 ) from None
         else:
             threshold = _score(threshold)
-        names = [name.strip() for name in parameters.get("classes", "").split(",") if name.strip()]
+        names = list(filter(None, names_of(parameters.get("classes", ""))))
         return Filter(threshold, _class_ids(detector, names) if names else None)
 
     async def _image_file(self, request: Request) -> bytes:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import dataclasses
 import math
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
@@ -120,12 +119,6 @@ def fields_of(options: Any, arguments: Mapping[str, Any]) -> Dict[str, Any]:
     """The arguments that are fields of a dataclass of options."""
     names = {field.name for field in dataclasses.fields(options)}
     return {name: value for name, value in arguments.items() if name in names}
-
-
-def names_of(text: str) -> List[str]:
-    """`'a, "b, c"'` -> `["a", "b, c"]`."""
-    names = next(csv.reader([" ".join(text.splitlines())], skipinitialspace=True))
-    return [name.strip() for name in names] or [text]
 
 
 def positive(text: str) -> int:

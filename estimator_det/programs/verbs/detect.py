@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
+from estimator_det.files.text import names_of
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     add_options,
-    names_of,
     positive,
     run_folder,
     score,

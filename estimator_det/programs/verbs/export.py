@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from estimator_det.errors import UsageError
+from estimator_det.files.text import names_of
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
@@ -16,7 +17,6 @@ from estimator_det.programs.verbs.base import (
     add_output_dir,
     fields_of,
     load,
-    names_of,
     require_path,
     run_folder,
 )

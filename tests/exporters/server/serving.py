@@ -28,7 +28,7 @@ class Brightness(LoadedModel):
     """Detects two objects in every image; the first has its mean brightness as score."""
 
     def __init__(self, path: str = "") -> None:
-        super().__init__(path, {1: EVIL, 2: "cat"}, "")
+        super().__init__(path, {1: EVIL, 2: "cup, red"}, "")
         self.batches: List[int] = []
         self.running = self.most_running = 0
         self.may_end = threading.Event()

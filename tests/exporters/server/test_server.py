@@ -53,8 +53,9 @@ def test_detections(served):
     (found,) = answer["detections"]
     assert found["name"] == EVIL and found["score"] == pytest.approx(128 / 255, abs=1e-6)
     assert found["box_pixels"] == {"ymin": 5.0, "xmin": 10.0, "ymax": 10.0, "xmax": 30.0}
-    form = served.post("/v1/detect?threshold=0&classes=cat", files={"a": ("a.png", encoded())})
-    assert [each["name"] for each in form.json()["detections"]] == ["cat"]
+    url = '/v1/detect?threshold=0&classes="cup, red",'
+    form = served.post(url, files={"a": ("a.png", encoded())}).json()
+    assert [each["name"] for each in form["detections"]] == ["cup, red"]
     exif = Image.Exif()
     exif[0x0112] = 6  # lies on its side
     upright = served.post("/v1/detect", encoded(image_format="JPEG", exif=exif)).json()
