@@ -20,10 +20,14 @@ def trained_steps(model_dir: Union[str, os.PathLike]) -> int:
 def save(
     folder: Union[str, os.PathLike], values: Dict[str, Any], step: Optional[int] = None
 ) -> str:
-    """Saves float32 variables by name as model.ckpt or model.ckpt-STEP; returns the prefix."""
+    """Saves float32 variables, or float16 ones, by name as model.ckpt or model.ckpt-STEP.
+
+    Returns the prefix.
+    """
     with tf.Graph().as_default(), tf1.Session() as session:
         for name, value in values.items():
-            tf1.get_variable(name, initializer=np.float32(value))
+            is_half = np.asarray(value).dtype == np.float16
+            tf1.get_variable(name, initializer=value if is_half else np.float32(value))
         session.run(tf1.global_variables_initializer())
         path = os.path.join(folder, "model.ckpt")
         return str(tf1.train.Saver().save(session, path, global_step=step))

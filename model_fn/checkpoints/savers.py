@@ -59,8 +59,8 @@ class CheckpointWeights:
 
     They are constants: TensorFlow folds batch norm into convolutions whose filters are constants,
     and arranges these once instead of in each step. Or they are fed: a step takes longer then, but
-    nothing is prepared, and nothing copied. What the checkpoint lacks remains a variable, for the
-    saver to name; so do all weights of a large model that are not fed.
+    nothing is prepared, and nothing copied. What the checkpoint lacks or has in other precision
+    remains a variable, for the saver to name; so do all weights of a large model that are not fed.
 
     Args:
         use_moving_averages: Take the averages of trainable variables.
@@ -101,7 +101,9 @@ class CheckpointWeights:
         if stored in self.tensors:
             return self.tensors[stored]
         value = self._values.pop(stored, None)
-        if value is None or shape is None or list(value.shape) != tf.TensorShape(shape).as_list():
+        if value is None or shape is None or value.dtype != np.float32:
+            return getter(name, shape=shape, **options)
+        if list(value.shape) != tf.TensorShape(shape).as_list():
             return getter(name, shape=shape, **options)
         # Outside of loops and scopes, under the name of the variable.
         with tf.init_scope():

@@ -107,6 +107,7 @@ def check_variables(
         if len(faults) > MAX_LISTED_VARIABLES:
             break
     if not faults:
+        check_types(checkpoint, variables)
         _warn_of_unused(checkpoint, stored, wanted)
         return
     ellipsis = "\n  …" if len(faults) > MAX_LISTED_VARIABLES else ""
@@ -131,6 +132,19 @@ def check_variables(
         f"the checkpoint {checkpoint} does not fit the configuration:\n  "
         f"{shown}{ellipsis}\n{remedy}"
     )
+
+
+def check_types(checkpoint: str, variables: Mapping[str, tf.Variable]) -> None:
+    """Checks the precision of variables that a checkpoint contains, by their names in it."""
+    stored = tf1.train.NewCheckpointReader(checkpoint).get_variable_to_dtype_map()
+    for name, variable in sorted(variables.items()):
+        theirs, ours = stored[name], variable.dtype.base_dtype
+        if theirs.is_floating and theirs != ours:
+            raise RunError(
+                f"{name} in the checkpoint {checkpoint} is {theirs.name}, the model needs "
+                f"{ours.name}. Write its weights in {ours.name}: estimator-det import "
+                f"{checkpoint} --from checkpoint --pipeline_config_path ITS_CONFIG --output_dir NEW"
+            )
 
 
 def under_own_names(shapes: Shapes, variables: Mapping[str, tf.Variable]) -> Shapes:

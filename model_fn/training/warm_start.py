@@ -31,6 +31,7 @@ from model_fn.checkpoints.variables import (
     AVERAGE_SUFFIX,
     SLOT,
     VALUE_SUFFIX,
+    check_types,
     is_of_detector,
     network_scopes,
     num_neutral_layers,
@@ -277,7 +278,7 @@ def check_table(
     train_config: train_pb2.TrainConfig,
     model: Optional[model_pb2.DetectionModel] = None,
 ) -> None:
-    """Refuses a checkpoint that restores nothing, or less than `min_restored_share`."""
+    """Refuses a checkpoint that restores nothing, too little, or weights of other precision."""
     if table.is_object_based and table.share < _SAME_NETWORK:
         raise _foreign_layers(table, model)
     if not table.backbone_restored and (table.backbone or not table.restored):
@@ -290,6 +291,7 @@ def check_table(
             "Check that feature extractor and depth_multiplier are as in the training of the "
             f"checkpoint, or lower the share.\n{table.heading()}\n{table.details()}",
         )
+    check_types(table.path, table.restored)
 
 
 def _foreign_layers(table: RestoreTable, model: Optional[model_pb2.DetectionModel]) -> ConfigError:

@@ -90,14 +90,16 @@ def test_every_variable_of_a_quantized_layer_is_restored(tmp_path, caplog):
 
 @pytest.mark.parametrize("is_fed", [False, True])
 def test_layers_share_weights_and_their_penalty(tmp_path, is_fed):
-    weights = savers.CheckpointWeights(save(tmp_path, {"net/w": [[2.0]]}), False, is_fed=is_fed)
+    prefix = save(tmp_path, {"net/w": [[2.0]], "net/half": np.float16([2])})
+    weights = savers.CheckpointWeights(prefix, False, is_fed=is_fed)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         with tf1.variable_scope("net", reuse=tf1.AUTO_REUSE, custom_getter=weights):
             first = tf1.get_variable("w", [1, 1], regularizer=lambda w: 3.0 * tf.reduce_sum(w))
             again = tf1.get_variable("w", [1, 1])
             other = tf1.get_variable("not_stored", [1, 1])
+            half = tf1.get_variable("half", [1])
         assert first is again and first.op.name == "net/w"
-        assert tf1.global_variables() == [other]
-        assert tf1.trainable_variables() == [first, other]
+        assert tf1.global_variables() == [other, half]
+        assert tf1.trainable_variables() == [first, other, half]
         penalties = graph.get_collection(tf1.GraphKeys.REGULARIZATION_LOSSES)
         assert session.run(penalties, weights.feeds) == [6.0]

@@ -27,6 +27,9 @@ def test_check_variables(saved):
         ):
             with pytest.raises(RunError, match=f"(?s){name} is missing.*{remedy}"):
                 variables.check_variables(saved, {name: weights})
+        halves = tf1.get_variable("halves", [2, 3], tf.float16)
+        with pytest.raises(RunError, match=r"(?s)weights in .*is float32.*float16.*import"):
+            variables.check_variables(saved, {"weights": halves})
         many = {f"other_{index}": weights for index in range(30)}
         with pytest.raises(RunError, match="…") as error:
             variables.check_variables(saved, many)
