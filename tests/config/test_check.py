@@ -167,6 +167,7 @@ warning | COSINE.total_steps=101; COSINE.warmup_steps=9 | ends at step 101, but 
 error | COSINE.warmup_steps=9; COSINE.hold_base_rate_steps=91; COSINE.total_steps=100
  | must exceed warmup_steps (9) | COSINE.total_steps
 warning | MANUAL.schedule=[{step: 10}, {step: 100}, {step: 300}] | [100, 300] are never reached
+error | STAIRS.decay_steps=0 | is 0: the rate has no period
 warning | STAIRS={decay_steps: 51 burnin_steps: 50} | its first decay is at step 101
  | STAIRS.decay_steps
 warning | STAIRS.burnin_steps=100; STAIRS.decay_steps=9 | within the 100 steps of warm-up

@@ -63,12 +63,6 @@ def test_braces_in_comments_and_strings_do_not_count():
         parse_pipeline(text, "f")
 
 
-def test_a_field_given_twice_is_merged_as_the_object_detection_api_does_with_a_warning():
-    with pytest.warns(ConfigWarning, match="f:2: 'batch_size' is given more than once"):
-        config = parse_pipeline("train_config {\n batch_size: 1 batch_size: 2 }", "f")
-    assert config.train_config.batch_size == 2
-
-
 def test_two_members_of_a_group_leave_the_last_with_a_warning():
     text = "train_config { optimizer {\n adam_optimizer { }\n momentum_optimizer { } } }"
     with pytest.warns(ConfigWarning, match="f:3: 'momentum_optimizer'"):
