@@ -65,19 +65,20 @@ def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) 
     fractions = columns.boxes[:, 2:] - columns.boxes[:, :2]
     sides = median_sides(fractions * np.asarray(input_size, np.float32), ids)
     originals = median_sides(box_sizes(columns), ids)
+    small = {class_id: side for class_id, side in sides.items() if side < needed}
+    # A tile becomes the network's input, so that its objects grow by the same factor. One side of
+    # tiles serves all classes.
+    smallest = min((originals[class_id] for class_id in small), default=0.0)
+    tile = max(int(min(input_size) * smallest / needed), SMALLEST_TILE)
     height, width = input_size
     texts = {}
-    for class_id, side in sides.items():
-        if side >= needed:
-            continue
+    for class_id, side in small.items():
         remedies = []
         if needed <= MOST_ENLARGED * side:
             size = math.ceil(max(input_size) * needed / side)
             remedies.append(f"more time or memory for an input of {size} pixels")
         if stride > FINER_STRIDE:
             remedies.append(f"--model {FINER_MODEL}, whose finest map has {FINER_STRIDE} pixels")
-        # A tile becomes the network's input, so that its objects grow by the same factor.
-        tile = max(int(min(input_size) * originals[class_id] / needed), SMALLEST_TILE)
         remedies.append(f"convert --tiles {tile}, with eval_config.tiles.side={tile}")
         reason = f"{MIN_CELLS} cells of the finest feature map"
         texts[class_id] = (

@@ -351,10 +351,12 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
     ],
 )
 def test_a_class_of_small_boxes_gets_a_finer_map_or_a_line(side, needs_finer, text):
-    wide = columns_of([[0.1, 0.1, 0.1 + side, 0.9]] * 20)
+    wide = columns_of([[0.1, 0.1, 0.1 + side * factor, 0.9] for factor in (1, 1.2) * 20])
+    wide = wide._replace(class_ids=np.int32([1, 2] * 20))
     assert starter_small.needs_finer_map(wide) == needs_finer
     lines = starter_small.small_classes(wide, (300, 300), 16)
     assert re.search(text, lines.get(1, "")) and bool(lines) == bool(text), lines
+    assert len({re.search(r"--tiles \d+", line)[0] for line in lines.values()}) <= 1
     # Whatever the feature map, fewer pixels than 16 show no shape.
     assert bool(starter_small.small_classes(wide, (144, 144), 4)) == (side < 0.11)
 
