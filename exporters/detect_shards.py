@@ -31,7 +31,7 @@ from google.protobuf.message import DecodeError
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.errors import UsageError
-from estimator_det.files import atomic, ownership
+from estimator_det.files import atomic, bracket_hint, matching, ownership
 from exporters import label_drafts
 from exporters.detect_files import DETECTIONS_FILE, Filter, detect_image, json_line
 from exporters.detector import Detector
@@ -198,7 +198,7 @@ def list_files(
     others: List[str] = []
     for pattern in patterns:
         if not tf.io.gfile.isdir(pattern):
-            matches = tf.io.gfile.glob(pattern)
+            matches = matching(pattern)
         elif recursive:
             walk = tf.io.gfile.walk(pattern)
             matches = [os.path.join(folder, name) for folder, _, names in walk for name in names]
@@ -207,7 +207,7 @@ def list_files(
             matches = [os.path.join(pattern, name) for name in names if not name.endswith("/")]
         images = [path for path in matches if is_image(path) or path == pattern]
         if not images:
-            raise FileNotFoundError(f"{pattern} matches no image file")
+            raise FileNotFoundError(f"{pattern} matches no image file{bracket_hint(pattern)}")
         paths += images
         others += sorted(set(matches) - set(images))
     return sorted(set(paths)), others

@@ -16,7 +16,7 @@ from estimator_det.config.rules import Tpu, rules
 from estimator_det.config.text import entries, is_repeated, nearest
 from estimator_det.console.printing import quoted
 from estimator_det.errors import Problem, error
-from estimator_det.files import is_remote
+from estimator_det.files import bracket_hint, is_remote
 from estimator_det.protos import pipeline_pb2
 
 Config = pipeline_pb2.TrainEvalPipelineConfig
@@ -72,7 +72,8 @@ def resolve_paths(config: Config, folder: str) -> Config:
     """A copy in which files that only exist relative to `folder` have paths that contain it."""
     changed = copy.deepcopy(config)
     for field, path in named_paths(config):
-        beside = os.path.join(folder, path)
+        is_pattern = ".input_path[" in field
+        beside = os.path.join(glob.escape(folder) if is_pattern else folder, path)
         if _missing(path) and not _missing(beside) and not is_remote(folder):
             set_value(changed, field, beside)
     return changed
@@ -107,7 +108,8 @@ def check_paths(config: Config) -> Iterator[Problem]:
             yield error(
                 field,
                 f"no file matches {quoted(path)} (from {os.getcwd()}, or beside the file)",
-                "correct the path; patterns such as train-*.record are allowed",
+                "correct the path; patterns such as train-*.record are allowed"
+                + bracket_hint(path),
             )
 
 

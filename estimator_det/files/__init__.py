@@ -17,8 +17,8 @@ from estimator_det.files.atomic import AnyPath, is_remote
 from estimator_det.files.atomic import write as write_text
 
 __all__ = [
-    "AnyPath", "exists", "is_remote", "read_bytes", "read_text", "removed_if_empty",
-    "special_kind", "write_text",
+    "AnyPath", "bracket_hint", "exists", "is_remote", "matching", "read_bytes", "read_text",
+    "removed_if_empty", "special_kind", "write_text",
 ]  # fmt: skip
 
 
@@ -31,6 +31,19 @@ def _gfile() -> Any:
 def exists(path: str) -> bool:
     """Whether there is such a file or folder."""
     return bool(_gfile().exists(path)) if is_remote(path) else os.path.exists(path)
+
+
+def matching(pattern: str) -> List[str]:
+    """The paths that match a glob pattern, sorted, or the one of exactly this name."""
+    if paths := sorted(_gfile().glob(pattern)):
+        return paths
+    # A loop of links exists for no other function.
+    return [pattern] if exists(pattern) or special_kind(pattern) else []
+
+
+def bracket_hint(pattern: str) -> str:
+    """Says what to do if `[` is meant as itself in a pattern that matches nothing; else empty."""
+    return "; write [[] for a [ in a name" if "[" in pattern else ""
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ and the schedule from the speed of the final model.
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from typing import Dict, List, NamedTuple, Optional
@@ -164,5 +165,5 @@ def find_records(folder: str) -> starter.Records:
             "estimator-det convert --to tfrecord --split train=0.8,val=0.2, or give --from FORMAT"
         )
     # Patterns match one file as well as any number of shards.
-    pattern = os.path.join(folder, "{}.record*")
+    pattern = os.path.join(glob.escape(folder), "{}.record*")
     return starter.Records(pattern.format(TRAIN), pattern.format(held_out), label_map)

@@ -13,6 +13,7 @@ from estimator_det.compat import failures, tf
 from estimator_det.config import pipeline, plugins
 from estimator_det.console import printing
 from estimator_det.errors import RunError, UsageError
+from estimator_det.files import bracket_hint, matching
 from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, MeasureTask, Outputs, measure
 from exporters.formats.samples import sample_images
@@ -126,8 +127,10 @@ def _config_of(folder: str) -> Optional[Any]:
 def _records(options: BenchmarkOptions, folder: str) -> Any:
     """A configuration that reads the records."""
     for pattern in options.records:
-        if not tf.io.gfile.glob(pattern):
-            raise FileNotFoundError(f"no such records: {printing.plain(pattern)}")
+        if not matching(pattern):
+            raise FileNotFoundError(
+                f"no such records: {printing.plain(pattern)}{bracket_hint(pattern)}"
+            )
     label_map = options.label_map or label_map_of(folder)
     if label_map is None:
         raise UsageError(

@@ -8,6 +8,7 @@ import numpy as np
 
 from estimator_det.compat import failures, tf
 from estimator_det.errors import RunError
+from estimator_det.files import matching
 from estimator_det.protos import pipeline_pb2
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
@@ -31,7 +32,7 @@ def sample_images(
         return [read_image(path).pixels for path in list_images(paths)[:most]]
     for reader in [*config.eval_input_reader, config.train_input_reader]:
         patterns = reader.tf_record_input_reader.input_path
-        paths = sorted(path for pattern in patterns for path in tf.io.gfile.glob(pattern))
+        paths = sorted(path for pattern in patterns for path in matching(pattern))
         images: List[np.ndarray] = []
         for path in paths:
             try:

@@ -6,6 +6,7 @@ the form alone. The same seed gives the same bytes.
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -142,7 +143,7 @@ def write_dataset(
     ):
         path = os.path.join(output_dir, f"{name}.record")
         writer.write_sharded(examples(name, count, stream), path, plan.num_shards)
-        patterns.append(f"{path}-?????-of-{plan.num_shards:05d}")
+        patterns.append(f"{glob.escape(path)}-?????-of-{plan.num_shards:05d}")
     return DatasetFiles(patterns[0], patterns[1], label_map, plan.num_train, plan.num_eval)
 
 

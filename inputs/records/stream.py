@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 from estimator_det.compat import tf
 from estimator_det.config.rules import Tpu, rules
 from estimator_det.errors import Problem, UsageError, error, warning
-from estimator_det.files import is_remote, special_kind
+from estimator_det.files import bracket_hint, is_remote, matching, special_kind
 from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from inputs.bad_records.kinds import FAIL
 from inputs.bad_records.log import FaultLog
@@ -94,13 +94,12 @@ def find_files(pattern: str) -> List[str]:
 
 def match_files(pattern: str) -> List[str]:
     """Like `find_files`, with folders and named pipes that match."""
-    paths: List[str] = sorted(tf.io.gfile.glob(pattern))
-    if not paths and special_kind(pattern):  # a loop of links, which no glob reports
-        return [pattern]
+    paths = matching(pattern)
     if not paths:
         raise FileNotFoundError(
             f"input_path {pattern!r} matches no file. Relative paths start at the folder in which "
-            "the program runs; sharded files need a pattern such as 'train.record-*'."
+            "the program runs; sharded files need a pattern such as 'train.record-*'"
+            f"{bracket_hint(pattern)}."
         )
     return paths
 

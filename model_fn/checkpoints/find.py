@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from typing import Optional, Tuple
 
 from estimator_det.compat import tf, tf1
 from estimator_det.config.text import nearest
+from estimator_det.errors import UsageError
 
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
+_OF_PATTERNS = re.compile(r"[*?[\\]")
 
 
 def find_checkpoint(prefix: str) -> str:
@@ -20,6 +23,7 @@ def find_checkpoint(prefix: str) -> str:
     Raises:
         FileNotFoundError: if there is none, with the nearest that exists.
     """
+    refuse_pattern(prefix, "the checkpoint")
     stem = stem_of(prefix)
     if tf.io.gfile.exists(f"{stem}.index"):
         return stem
@@ -58,6 +62,15 @@ def find_checkpoint(prefix: str) -> str:
     # If only the step differs, the newest is more useful than the nearest spelling.
     hint = nearest(os.path.basename(stem), steps[-1:] or names) or "."
     raise FileNotFoundError(f"no checkpoint {stem}{hint} {folder} holds: {', '.join(names)}")
+
+
+def refuse_pattern(path: str, name: str) -> None:
+    """Raises UsageError if TensorFlow, which looks for checkpoints by patterns, finds none here."""
+    if character := _OF_PATTERNS.search(path):
+        raise UsageError(
+            f"{name} {path}: TensorFlow takes the {character[0]} for a part of a pattern and finds "
+            "no checkpoint. Rename the folder, or give a path without it, such as a relative one"
+        )
 
 
 def newest_step(model_dir: str) -> Optional[int]:

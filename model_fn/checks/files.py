@@ -11,7 +11,7 @@ from estimator_det.config.field_rules import PLACEHOLDER, most
 from estimator_det.config.paths import named_paths
 from estimator_det.console.printing import counted, listed, quoted
 from estimator_det.errors import Problem, UsageError, error, warning
-from estimator_det.files import is_remote, special_kind
+from estimator_det.files import is_remote, matching, special_kind
 from estimator_det.protos import model_pb2, ssd_pb2
 from inputs.checks.first_records import files_of, unknown_class_names
 from inputs.decoding.hierarchy import make_hierarchy
@@ -133,11 +133,9 @@ def check_files(subject: CheckedConfig) -> List[Problem]:
 
 def _unreadable(field: str, pattern: str) -> List[Problem]:
     try:
-        paths = tf.io.gfile.glob(pattern)
+        paths = matching(pattern)
     except tf.errors.OpError as reason:
         return [_no_access(field, pattern, reason)]
-    if not paths and special_kind(pattern):  # a loop of links, which no glob reports
-        paths = [pattern]
     if not paths and is_remote(pattern):
         return [error(field, f"no file matches {pattern!r}", "correct the path")]
 

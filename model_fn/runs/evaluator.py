@@ -16,7 +16,7 @@ from estimator_det.config.derived_models import evaluated_model
 from estimator_det.config.rules import require
 from estimator_det.detectors.base import build_preprocessor
 from estimator_det.errors import CheckpointGoneError, DamagedCheckpointsError, UsageError
-from estimator_det.files import AnyPath, is_remote
+from estimator_det.files import AnyPath, is_remote, matching
 from estimator_det.protos import pipeline_pb2
 from inputs import pipeline as input_pipeline
 from inputs import tpu as tpu_input
@@ -204,7 +204,7 @@ def _is_short(reader: Reader) -> bool:
     # A GPU would get the weights anew for each image.
     if any(map(is_remote, patterns)) or tf.config.list_physical_devices("GPU"):
         return False
-    paths = [*filter(os.path.isfile, tf.io.gfile.glob(patterns))]
+    paths = [*filter(os.path.isfile, itertools.chain.from_iterable(map(matching, patterns)))]
     if sum(map(os.path.getsize, paths)) > _SHORT_BYTES:
         return False
     records = itertools.chain.from_iterable(map(record_offsets, paths))

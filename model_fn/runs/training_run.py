@@ -17,7 +17,7 @@ from estimator_det.files import lock
 from inputs.bad_records.log import LOG_FILE, FaultLog
 from inputs.records.cursor import DataCursor
 from model_fn.checkpoints import positions, repair, writing
-from model_fn.checkpoints.find import newest_step
+from model_fn.checkpoints.find import newest_step, refuse_pattern
 from model_fn.events import FAULTS_FOLDER
 from model_fn.runs import progress, training_end
 from model_fn.runs.backends.base import Backend, Training
@@ -226,6 +226,7 @@ def train(
             if not context.cluster.is_chief:
                 stack.enter_context(writing.explained_errors(model_dir, kept=kept))
             else:
+                refuse_pattern(model_dir, "model_dir")
                 stack.enter_context(writing.writable_folder(model_dir, "model_dir", kept=kept))
                 may_save = stack.enter_context(lock.locked(model_dir))
             backend = make_backend()

@@ -16,6 +16,14 @@ def test_a_bucket_that_cannot_be_reached(monkeypatch):
         files.read_text("gs://b/a")
 
 
+def test_brackets_in_names_and_patterns(tmp_path):
+    exact = tmp_path / "a[1]"
+    exact.touch()
+    assert files.matching(str(exact)) == [str(exact)]
+    assert files.matching(f"{tmp_path}/a[[]?]") == [str(exact)]
+    assert not files.matching(f"{tmp_path}/b[1]*") and "[[]" in files.bracket_hint("b[1]*")
+
+
 def test_new_folders_without_content_are_removed(tmp_path):
     folder = tmp_path / "a" / "b" / "c"
     with files.removed_if_empty(f"{folder}/"):

@@ -34,7 +34,7 @@ from tests.programs.test_step_speed import CONVOLUTIONS, FAST
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = str(tmp_path_factory.mktemp("records"))
+    folder = str(tmp_path_factory.mktemp("records[1]"))
     shapes.make_dataset(folder, seed=0, size="tiny")
     return folder
 
@@ -102,7 +102,7 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, small_network, 
     arguments = ["init", "--records", records, "--hours", "0.1", "--output_dir", str(tmp_path)]
     assert cli.main(arguments) == console.EXIT_OK
     text = (tmp_path / "pipeline.config").read_text()
-    assert text.startswith(f"# estimator-det init --records {records} --hours 0.1 --output_dir")
+    assert text.startswith(f"# estimator-det init --records '{records}' --hours 0.1 --output_dir")
     # 360 s, of which 85 % are for steps, less 25 s for the start.
     config = pipeline.parse_pipeline(text)
     assert config.train_config.num_steps == 3500

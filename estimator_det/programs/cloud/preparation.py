@@ -13,7 +13,7 @@ from estimator_det.config.paths import CHECKPOINT_FIELD, named_paths
 from estimator_det.console import printing
 from estimator_det.console.printing import quoted
 from estimator_det.errors import Problem, StorageError, UsageError, error, raise_errors, warning
-from estimator_det.files import is_remote
+from estimator_det.files import is_remote, matching
 from estimator_det.programs import console
 from estimator_det.programs.cloud import storage
 from estimator_det.programs.cloud.connection import Connection, connect
@@ -73,8 +73,8 @@ def _local_files(field: str, path: str) -> List[str]:
     if field == CHECKPOINT_FIELD:
         from model_fn.checkpoints.find import stem_of
 
-        pattern = f"{stem_of(path)}.*"
-    files = sorted(glob.glob(pattern))
+        pattern = f"{glob.escape(stem_of(path))}.*"
+    files = matching(pattern)
     if not files:
         raise FileNotFoundError(
             f"{field}: no file matches {printing.quoted(path)} (from {os.getcwd()})"

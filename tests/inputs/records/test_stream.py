@@ -50,6 +50,8 @@ def test_one_reader_keeps_the_order_of_files(tmp_path, end):
 def test_only_regular_files_are_read(tmp_path):
     shards(tmp_path, files=1)
     os.mkfifo(tmp_path / "r-pipe")
+    with pytest.raises(FileNotFoundError, match=r"write \[\[\] for a \[ in a name"):
+        records.find_files(str(tmp_path / "none[1]-*"))
     with pytest.raises(UsageError, match=r"r-pipe, which is a named pipe; record files must be"):
         records.list_files(config(tmp_path))
     for path, kind in (("/dev/zero", "a device"), (tmp_path, "a folder")):

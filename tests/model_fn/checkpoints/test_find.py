@@ -3,7 +3,7 @@ import pathlib
 import pytest
 
 from estimator_det.compat import tf, tf1
-from estimator_det.errors import DamagedCheckpointsError
+from estimator_det.errors import DamagedCheckpointsError, UsageError
 from model_fn.checkpoints import find as checkpoints
 from model_fn.checkpoints.repair import require_whole
 from tests.checkpoints import save
@@ -30,6 +30,8 @@ def test_missing_checkpoints_name_the_nearest(saved, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match="no checkpoint in the folder"):
         checkpoints.find_checkpoint(str(tmp_path / "empty"))
+    with pytest.raises(UsageError, match=r"TensorFlow takes the \[ for a part of a pattern"):
+        checkpoints.find_checkpoint("run[1]")
 
 
 def test_the_older_format_of_one_file_is_found(tmp_path):
