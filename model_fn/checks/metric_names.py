@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import List, Optional
 
 from estimator_det.compat import tf1
@@ -13,8 +14,10 @@ from estimator_det.errors import UsageError
 from estimator_det.protos import pipeline_pb2
 from model_fn.evaluation.eval_ops import evaluated_categories
 from model_fn.evaluation.metrics import make_metrics
-from model_fn.evaluation.metrics.base import is_lower_better
+from model_fn.evaluation.metrics.base import lowest_is_best
 from model_fn.training import step
+
+_LOG = logging.getLogger(__name__)
 
 _SHOWN = 20
 
@@ -31,6 +34,13 @@ def check_best_metric(
             f"best_metric: {metric!r} is not evaluated{nearest(metric, known) or '.'} Known: "
             f"{listed(known, _SHOWN)}"
         )
+    for name in sorted(lowest_is_best(pipeline_config.eval_config) - {*known}):
+        _LOG.warning(
+            "lower_is_better of a metrics set has %r, which is not evaluated%s Correct the name: "
+            "without it, the highest value of the metric is the best",
+            name,
+            nearest(name, known) or ".",
+        )
 
 
 def metric_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:
@@ -43,7 +53,7 @@ def metric_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[
 def lower_is_better(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig, metric: str) -> bool:
     """True for a loss, and for a metric whose set says so."""
     is_loss = metric in _loss_names(pipeline_config)
-    return is_loss or is_lower_better(pipeline_config.eval_config, metric)
+    return is_loss or metric in lowest_is_best(pipeline_config.eval_config)
 
 
 def _loss_names(pipeline_config: pipeline_pb2.TrainEvalPipelineConfig) -> List[str]:

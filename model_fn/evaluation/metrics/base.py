@@ -202,11 +202,11 @@ def chosen_metrics(eval_config: eval_pb2.EvalConfig) -> List[str]:
     return list(chosen.values()) or ["coco_detection_metrics"]
 
 
-def is_lower_better(eval_config: eval_pb2.EvalConfig, metric: str) -> bool:
-    """True for a metric whose set says that its lowest value is the best."""
+def lowest_is_best(eval_config: eval_pb2.EvalConfig) -> FrozenSet[str]:
+    """The metrics whose sets say that their lowest value is the best."""
     customs = [entry.custom.name for entry in eval_config.parameterized_metric]
     chosen = [*chosen_metrics(eval_config), *filter(None, customs)]
-    return any(metric in METRICS.get(name).lower_is_better for name in chosen)
+    return frozenset().union(*(METRICS.get(name).lower_is_better for name in chosen))
 
 
 class NamedMetrics(NamedTuple):

@@ -63,7 +63,7 @@ def test_misspelled_best_metrics_name_the_nearest(label_map):
         "eval_config.parameterized_metric=[{ custom { name: 'errors_metrics' } }]",
     ],
 )
-def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_path, monkeypatch):
+def test_the_lowest_value_is_best_where_a_set_says_so(choice, tmp_path, monkeypatch, caplog):
     members = dict.fromkeys(("needs", "num_keypoints", "add", "results"), ())
     errors = types.SimpleNamespace(names=["Errors/mean", "Errors/gloss"], **members)
     entry = MetricsSet(lambda *_: errors, frozenset(), False, frozenset(["Errors/mean"]))
@@ -76,6 +76,11 @@ def test_the_lowest_value_is_best_of_losses_and_where_a_set_says_so(choice, tmp_
     lower = [name for name in metric_names(config) if lower_is_better(config, name)]
     assert lower[0] == "Errors/mean" and {"loss", "Loss/localization_loss"} < set(lower)
     assert all(name.lower().startswith("loss") for name in lower[1:])
+    check_best_metric(config, "Errors/mean")
+    assert not caplog.records
+    errors.names = ["Errors/means"]
+    check_best_metric(config, "Errors/means")
+    assert "has 'Errors/mean', which is not evaluated; did you mean 'Errors/means'?" in caplog.text
     errors.names = [f"{PER_CLASS}/blossom"]
     with pytest.raises(UsageError, match="blossom' is given twice, here and by eval_config"):
         metric_names(config)
