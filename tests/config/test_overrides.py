@@ -53,11 +53,6 @@ def test_merge_replaces_singular_fields_and_appends_repeated_ones():
     assert BASE.train_config.batch_size == 32
 
 
-def test_merge_lets_a_member_take_the_place_of_another():
-    merged = merge_text(BASE, "model { faster_rcnn { num_classes: 3 } }")
-    assert merged.model.WhichOneof("model") == "faster_rcnn"
-
-
 def test_merge_errors_name_the_option():
     with pytest.raises(UsageError, match=r"config_override:1: .*'trian_config'.*'train_config'"):
         merge_text(BASE, "trian_config { }")

@@ -91,21 +91,15 @@ def test_a_cluster_with_gpus(submit, tmp_path):
     assert all("tf-gpu.2-15.py310" in uri for uri in images), "later ones have no such servers"
 
 
-def test_a_tpu(submit, tmp_path, capsys):
-    assert submit("--tpu=v3-8", "--container_image=gcr.io/p/i") == 0
-    assert "warning" not in capsys.readouterr().err
-    (pool,) = _pools(tmp_path)
-    assert pool["machineSpec"]["acceleratorType"] == "TPU_V3"
-    assert pool["containerSpec"]["imageUri"] == "gcr.io/p/i"
-    assert pool["containerSpec"]["args"][-3:] == ["--use_tpu", "--num_shards=8", "--tpu_name=local"]
-
-
-def test_a_tpu_without_an_image_of_the_service(submit, capsys):
+def test_a_tpu_without_an_image_of_the_service(submit, tmp_path, capsys):
     assert submit("--tpu=v5litepod-4") == 0
     expected = "warning: Vertex AI has no image for ct5lp-hightpu-4t. Give --container_image"
     assert expected in capsys.readouterr().err
     assert submit("--tpu=v5litepod-4", "--container_image=gcr.io/p/i") == 0
     assert "warning" not in capsys.readouterr().err
+    container = _pools(tmp_path)[0]["containerSpec"]
+    assert container["imageUri"] == "gcr.io/p/i"
+    assert container["args"][-3:] == ["--use_tpu", "--num_shards=4", "--tpu_name=local"]
 
 
 def test_the_classic_service_prints_its_command_and_says_that_it_is_closed(submit, capsys):
