@@ -44,30 +44,6 @@ def test_a_cluster_of_one_is_none(monkeypatch, settings):
     assert made.is_chief and not made.cluster_spec.jobs and made.master == ""
 
 
-def test_without_the_variable_or_with_an_empty_one(monkeypatch):
-    monkeypatch.delenv(cluster.VARIABLE, raising=False)
-    assert cluster.read_cluster() == cluster.SINGLE
-    with cluster.estimator_environment(cluster.SINGLE):
-        assert estimator.RunConfig().is_chief
-    assert cluster.VARIABLE not in os.environ
-    monkeypatch.setenv(cluster.VARIABLE, "")
-    assert cluster.read_cluster() == cluster.SINGLE
-
-
-@pytest.mark.parametrize(
-    ("kind", "index", "is_chief", "is_evaluator"),
-    [("chief", 0, True, False), ("worker", 1, False, False), ("evaluator", 0, False, True)],
-)
-def test_tasks_of_several(monkeypatch, kind, index, is_chief, is_evaluator):
-    _set(monkeypatch, {"cluster": MANY, "task": {"type": kind, "index": index}})
-    members = cluster.read_cluster()
-    assert members.task == (kind, index) and not members.task.is_alone
-    assert (members.is_chief, members.is_evaluator) == (is_chief, is_evaluator)
-    with cluster.estimator_environment(members):
-        made = estimator.RunConfig()
-    assert (made.task_type, made.task_id, made.is_chief) == (kind, index, is_chief)
-
-
 @pytest.mark.parametrize("jobs", [{"worker": ["h:1", "h:2"]}, {"chief": ["h:1"]}])
 def test_an_evaluator_is_in_a_cluster(monkeypatch, jobs):
     _set(monkeypatch, {"cluster": jobs, "task": {"type": "evaluator", "index": 0}})
@@ -145,4 +121,5 @@ def test_who_evaluates(monkeypatch):
     for chief, evaluates in (("chief", False), ("master", True)):
         jobs = {chief: ["h:1"], "ps": ["h:2"]}
         _set(monkeypatch, {"cluster": jobs, "task": {"type": chief, "index": 0}})
-        assert cluster.read_cluster().evaluates == evaluates
+        members = cluster.read_cluster()
+        assert members.is_chief and members.evaluates == evaluates
