@@ -96,12 +96,20 @@ def make_plan(
     minutes = (training_secs + evaluation_secs) / 60
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
-        f"{counted(round(epochs), 'pass', 'passes')} over the data; "
+        f"{_passes(epochs)}; "
         f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
         f"with {counted(evaluations, 'evaluation')}, and at least "
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
+
+
+def _passes(epochs: float) -> str:
+    if epochs < 1:
+        return (
+            f"{epochs:.2g} of a pass over the data, which is too little (give more time or steps)"
+        )
+    return f"{counted(round(epochs), 'pass', 'passes')} over the data"
 
 
 def _require_data(records: starter.Records, num_boxes: int, num_held_out: int) -> None:
@@ -133,15 +141,19 @@ def _set_sizes(
     # Small, so that measuring does not run out of memory where training would not either.
     draft.set("train_config.batch_size", 1 if draft.is_two_stage else 8)
     (speed,), memory = step_speed.measure(draft.config), available_memory()
-    epochs = None
-    if not has_heads and budget.hours is not None:
+    epochs, most_enlarged = None, math.inf
+    if budget.hours is not None:
         step_secs = speed.seconds / speed.batch_size  # a step with a batch of 1
         images, _ = starter.num_steps(budget, columns.num_images, 1, has_heads, step_secs)
-        epochs = starter.set_width(draft, images / columns.num_images)
+        if has_heads:  # Weights are good after few passes, but need some.
+            most_enlarged = math.sqrt(images / columns.num_images / starter_boxes.FEW_EPOCHS)
+        else:
+            epochs = starter.set_width(draft, images / columns.num_images)
     resizer = starter.model_part(draft.config).image_resizer.fixed_shape_resizer
     # Memory is about proportional to the number of pixels; half of it must be enough.
     room = memory / 2 * speed.batch_size / speed.num_bytes
-    limits = starter_boxes.SizeLimits(epochs, resizer.height * math.sqrt(room))
+    enlarged = min(math.sqrt(room), most_enlarged)
+    limits = starter_boxes.SizeLimits(epochs, resizer.height * enlarged)
     measured = resizer.height
     lines = starter_boxes.fit_boxes(draft, columns, limits, names, has_heads=has_heads)
     height = starter.model_part(draft.config).image_resizer.fixed_shape_resizer.height

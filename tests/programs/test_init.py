@@ -409,6 +409,16 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_netw
         starter_plan.make_plan(records, Budget(), model="ssd_mobilenet_v1", weights=weights)
 
 
+@pytest.mark.usefixtures("small_network")
+@pytest.mark.parametrize(("hours", "height"), [(None, 600), (0.1, 332), (0.01, 300)])
+def test_weights_take_larger_inputs_only_if_time_allows(hours, height):
+    draft = Draft(config_of("ssdlite_mobilenet_v2"))
+    columns = columns_of([[0.5, 0.5, 0.53, 0.53]] * 2000, 2000)
+    starter_plan._set_sizes(draft, columns, Budget(hours=hours), {1: "bee"}, True)
+    assert draft.config.model.ssd.image_resizer.fixed_shape_resizer.height == height
+    assert "0.08 of a pass over the data, which is too little" in starter_plan._passes(0.08)
+
+
 def test_weights_in_a_folder_of_any_name():
     draft = Draft(pipeline.parse_pipeline(""))
     checkpoint = "/a/'b [c] "
