@@ -410,7 +410,7 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_netw
 
 
 @pytest.mark.usefixtures("small_network")
-@pytest.mark.parametrize(("hours", "height"), [(None, 600), (0.1, 332), (0.01, 300)])
+@pytest.mark.parametrize(("hours", "height"), [(None, 600), (1.0, 600), (0.1, 300)])
 def test_weights_take_larger_inputs_only_if_time_allows(hours, height):
     draft = Draft(config_of("ssdlite_mobilenet_v2"))
     columns = columns_of([[0.5, 0.5, 0.53, 0.53]] * 2000, 2000)
