@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
+import socket
+import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from estimator_det.compat import failures, tf, tf1
@@ -24,6 +27,9 @@ from model_fn.runs.context import Hook, RunContext, StepResult
 from model_fn.runs.data_cursor import position_file
 from model_fn.runs.precision import network_types
 from model_fn.training.step import TrainStep
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECS = 1.0
 
 
 class HookAdapter(tf1.train.SessionRunHook):
@@ -177,6 +183,27 @@ def _session_config(cluster: Cluster) -> Optional[tf1.ConfigProto]:
     return config
 
 
+def _await_dispatcher(address: str) -> None:
+    """Waits until a data service listens; TensorFlow would wait in silence, and past signals."""
+    host, _, port = address.rpartition(":")
+    is_said = False
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_POLL_SECS).close()
+            return
+        except OSError as error:
+            if not is_said:
+                _LOG.warning(
+                    "Waiting for the dispatcher of --tf_data_service at %s: %s. It is the first "
+                    "estimator-det data-worker, and its --port must be %s",
+                    address,
+                    error,
+                    port,
+                )
+            is_said = True
+        time.sleep(_POLL_SECS)
+
+
 class EstimatorBackend(Backend):
     """An Estimator in this process; `run_options` are more settings of its `RunConfig`."""
 
@@ -194,6 +221,8 @@ class EstimatorBackend(Backend):
         self, input_fn: Callable[..., Any], make_hooks: Callable[[Training], Sequence[Hook]]
     ) -> None:
         context = self._context
+        if context.options.data_service is not None:
+            _await_dispatcher(context.options.data_service)
         model_fn = ModelFn(
             context.config,
             label_map=context.label_map(context.config.train_input_reader.label_map_path),

@@ -5,8 +5,10 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import time
 from typing import Any, List
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -204,10 +206,14 @@ def test_restoring_finds_damage_and_training_falls_back(
     assert (tmp_path / repair.DAMAGED_FOLDER / data.name).exists()
 
 
-def test_a_dispatcher_that_was_started_again(readers, tmp_path, monkeypatch):
+def test_a_dispatcher_that_was_started_late_or_again(readers, tmp_path, monkeypatch, caplog):
+    answers = mock.Mock(side_effect=[ConnectionRefusedError("refused"), mock.Mock()])
+    monkeypatch.setattr(socket, "create_connection", answers)
+
     def train(*_: Any) -> None:
         raise tf.errors.NotFoundError(None, None, "Unknown iteration client id 3.")
 
     monkeypatch.setattr(estimator.HookAdapter, "train", train)
     with pytest.raises(RunError, match=r"id 3\. If the dispatcher at h:1 was started again"):
         fake.train(tmp_path, 2, data_service="h:1")
+    assert "Waiting for the dispatcher of --tf_data_service at h:1: refused." in caplog.text
