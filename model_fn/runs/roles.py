@@ -258,12 +258,12 @@ def _without_effect(context: RunContext, role: str, evaluates: bool) -> Iterator
     if role == EVALUATES and options.evaluation.on_training_data:
         yield "The evaluator of a cluster does not evaluate on the training data"
     if role == EVALUATES or (is_beside and role != SERVES):
-        for option, reason in (
-            ("every_steps", "its evaluator evaluates each checkpoint"),
-            ("patience", "the evaluator cannot stop the other tasks"),
-        ):
-            if getattr(options.evaluation, option) is not None:
-                yield f"{option} has no effect in a cluster: {reason}"
+        if context.evaluation_steps is not None:
+            is_field = options.evaluation.every_steps is None
+            name = "eval_config.eval_interval_steps" if is_field else "every_steps"
+            yield f"{name} has no effect in a cluster: its evaluator evaluates each checkpoint"
+        if options.evaluation.patience is not None:
+            yield "patience has no effect in a cluster: the evaluator cannot stop the other tasks"
     if role == ESTIMATOR and options.data_service is not None:
         yield (
             "tf.data service: each record is read once an epoch as long as no data worker fails; "

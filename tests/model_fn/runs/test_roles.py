@@ -45,13 +45,15 @@ def test_options_and_task_decide(tmp_path, options, by_task):
         assert role is None or roles.find_role(context) == role
 
 
+@pytest.mark.parametrize("name, steps", [("every", 5), ("eval_config.eval_interval", None)])
 @estimator_servers
-def test_evaluations_beside_an_evaluator(tmp_path, caplog):
-    evaluation = EvaluationOptions(every_steps=5, on_training_data=True)
+def test_evaluations_beside_an_evaluator(tmp_path, caplog, name, steps):
+    config = fake.pipeline_config("eval_config { eval_interval_steps: 5 }")
+    evaluation = EvaluationOptions(every_steps=steps, on_training_data=True)
     for task, evaluates, count in ((WORKER, True, 1), (WORKER, False, 0), (EVALUATOR, False, 2)):
         caplog.clear()
         cluster = Cluster(JOBS, Task(task, 0))
-        context = fake.run_context(tmp_path, cluster=cluster, evaluation=evaluation)
+        context = fake.run_context(tmp_path, config, cluster, evaluation=evaluation)
         roles.find_role(context, evaluates=evaluates)
         assert len(caplog.records) == count
-    assert "every_steps has no effect in a cluster: its evaluator evaluates each" in caplog.text
+    assert f"{name}_steps has no effect in a cluster: its evaluator evaluates" in caplog.text
