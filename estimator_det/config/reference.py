@@ -87,7 +87,7 @@ def explain(path: str) -> List[str]:
     """The facts about the field at a path, in the form that `--set` takes, and its fields."""
     field = _field_at(path)
     lines, message = facts(field), _inner(field)
-    if message is not None:
+    if message is not None and message.fields:
         lines.append(f"fields: {', '.join(message.fields_by_name)}")
     return [path, *(f"  {line}" for line in lines)]
 

@@ -100,8 +100,8 @@ REMEDIES: Dict[str, Dict[str, str]] = {
                 "workers num_workers": _FIELD.format("train_input_reader.num_parallel_batches", 4)
                 + "; describe the machines of a cluster in TF_CONFIG",
                 "cache": _FIELD.format("train_input_reader.cache", "MEMORY"),
-                "project name output output_dir out save_dir work_dir logdir log_dir": "give "
-                "--model_dir RUN",
+                "project name output output_dir out save_dir work_dir logdir log_dir "
+                "train_dir": "give --model_dir RUN",
                 "amp fp16 half bf16": _MIXED,
                 "nc num_classes classes": _CLASSES,
                 "val_interval eval_interval eval_steps": "give --eval_every_steps N",
