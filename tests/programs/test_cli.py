@@ -154,6 +154,7 @@ evaluate none | 3 | there is no file or folder none
 check-data . | 3 | there is no pipeline.config in the folder .: name the folder of a project or run;
 detect --model none none.jpg | 3 | none.jpg
 detect a.jpg b.jpg | 2 | no export is given: add its folder before the images
+suggest a.jpg | 2 | add its folder before the images, as in suggest exported photos/
 detect exported | 2 | give images, videos or folders of images beside the export exported
 detect --model=m a.jpg --threshold=50 | 2 | '50' is not a score: give a num
 detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto

@@ -109,19 +109,25 @@ def run(options: argparse.Namespace) -> int:
     return _reported(_run_here(options), options)
 
 
+def require_export(verb: str, path: Optional[str]) -> str:
+    """The path of an export; UsageError if it is an image, as where the export was forgotten."""
+    from exporters.image_files import is_image
+
+    if path is None or is_image(path):
+        raise UsageError(
+            f"no export is given: add its folder before the images, as in {verb} exported photos/"
+        )
+    return path
+
+
 def _name_model(options: argparse.Namespace) -> None:
     """Sets `model` to the export of the first argument, which with `--model` is an image."""
-    from exporters.image_files import is_image
     from exporters.server.versions import newest_version, served_folder
 
     if options.model is not None:
         options.images[:0] = [] if options.export is None else [options.export]
-    elif options.export is None or is_image(options.export):
-        raise UsageError(
-            "no export is given: add its folder before the images, as in detect exported photos/"
-        )
     else:
-        options.model = options.export
+        options.model = require_export("detect", options.export)
     options.model = newest_version(served_folder(run_folder(options.model)))[1]
 
 

@@ -13,7 +13,7 @@ from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options, positive, print_report, run_folder
-from estimator_det.programs.verbs.detect import AUTO, DRAFT_FORMATS, score_or_auto
+from estimator_det.programs.verbs.detect import AUTO, DRAFT_FORMATS, require_export, score_or_auto
 
 if TYPE_CHECKING:
     from exporters import Detections, Detector
@@ -65,6 +65,7 @@ def run(options: argparse.Namespace) -> int:
     from exporters.server.versions import newest_version, served_folder
     from model_fn.checkpoints import writing
 
+    require_export("suggest", options.model)
     sources = [*options.images, *options.pictures]
     if not sources:
         raise UsageError(f"give images or folders of images beside the export {options.model}")
