@@ -280,6 +280,11 @@ def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
     error = capsys.readouterr().err
     assert f"there is no training run in {tmp_path}" in error and "pipeline_config_path" in error
     assert not list(tmp_path.iterdir())
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "pipeline.config").touch()
+    for command in (["evaluate", "--model_dir"], ["export", "--output_dir=o"]):
+        assert cli.main([*command, str(tmp_path)]) == 3
+        assert f"it holds {tmp_path / 'a'}" in capsys.readouterr().err
 
 
 def _mended(tmp_path):

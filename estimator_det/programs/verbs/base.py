@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import glob
 import math
 import os
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
@@ -16,6 +17,7 @@ from estimator_det.programs import console
 CONFIG_FILE = "pipeline.config"
 RUN_FOLDER = "run"  # in the folder of a project
 REPORT_FILES = ("report.txt", "report.json", "histograms.png")
+_RUNS_SHOWN = 5
 
 
 def add_options(parser: Any, kind: Any, texts: Mapping[str, str], **settings: Any) -> None:
@@ -170,7 +172,7 @@ def config_path(options: argparse.Namespace, default: Optional[str] = None) -> s
     if not os.path.exists(os.path.join(path, CONFIG_FILE)):
         raise FileNotFoundError(
             f"there is no {CONFIG_FILE} in the folder {path}: name the folder of a project or run; "
-            "estimator-det init makes a project of records"
+            + (runs_below(path) or "estimator-det init makes a project of records")
         )
     return os.path.join(path, CONFIG_FILE)
 
@@ -189,6 +191,13 @@ def require_path(path: Optional[str]) -> None:
 
     if path is not None and not files.exists(path):
         raise FileNotFoundError(f"there is no file or folder {path}; correct the path")
+
+
+def runs_below(path: str) -> str:
+    """Names the runs and projects in a folder, for an error; empty if there is none."""
+    configs = glob.glob(os.path.join(glob.escape(path), "*", CONFIG_FILE))
+    names = sorted(map(os.path.dirname, configs))
+    return f"it holds {printing.listed(names, _RUNS_SHOWN)}" if names else ""
 
 
 def run_folder(path: str) -> str:

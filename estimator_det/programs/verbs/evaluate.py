@@ -21,6 +21,7 @@ from estimator_det.programs.verbs.base import (
     load,
     require_path,
     run_folder,
+    runs_below,
 )
 from model_fn.runs.options import EVALUATED_PRECISIONS, FLOAT32
 
@@ -177,10 +178,11 @@ def _check_run(folder: str) -> None:
             f"--model_dir: there is no folder and no checkpoint {folder}; correct the path"
         )
     if not files.exists(os.path.join(folder, CONFIG_FILE)):
+        runs = runs_below(folder)
         raise FileNotFoundError(
-            f"--model_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}. "
-            "Give the folder of a run, or the configuration of the checkpoint with "
-            "--pipeline_config_path FILE"
+            f"--model_dir: there is no training run in {folder}, for it has no {CONFIG_FILE}"
+            f"{runs and f', but {runs}'}. Give the folder of a run, or the configuration "
+            "of the checkpoint with --pipeline_config_path FILE"
         )
 
 
