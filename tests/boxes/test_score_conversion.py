@@ -44,7 +44,6 @@ def softmax(values: Any) -> np.ndarray:
         ("score_converter: SIGMOID logit_scale: 2", sigmoid(LOGITS / 2)),
         ("score_converter: SOFTMAX logit_scale: 0.5", softmax(LOGITS * 2)),
         (f"score_converter: SOFTMAX {TEMPERATURE % 4}", softmax(LOGITS / 4)),
-        (f"score_converter: SIGMOID {TEMPERATURE % 0.125}", sigmoid(8 * LOGITS)),
         (f"score_converter: SIGMOID {SIGMOIDS % ''}", sigmoid(sigmoid(LOGITS))),
         (SIGMOIDS % "sigmoid_parameters { a: 2 b: -1 }", 1.0 / (1.0 + np.exp(2 * LOGITS - 1))),
         (  # parameters of the middle class alone
