@@ -37,16 +37,6 @@ def test_hand_worked_dice():
     np.testing.assert_allclose(got, [[1 - 2 * 1.5 / 3.25]], rtol=1e-6)
 
 
-def test_one_weight_per_anchor():
-    logits = tf.constant(ARRAYS["logits"])
-    targets = tf.constant(ARRAYS["onehot"])
-    weights = tf.constant(ARRAYS["weights2"])
-    for text in ("weighted_sigmoid {}", "weighted_softmax {}"):
-        wide = make(text)(logits, targets, tf.repeat(weights[..., None], 6, axis=2))
-        np.testing.assert_allclose(make(text)(logits, targets, weights), wide, rtol=1e-6)
-        np.testing.assert_allclose(make(text)(logits, targets, weights[..., None]), wide, rtol=1e-6)
-
-
 VARIANTS = [f"{kind} {{}}" for kind in sorted(classification.CLASSIFICATION_LOSSES)] + [
     "weighted_sigmoid_focal { gamma: 0.5 alpha: 0.25 }",
     "weighted_sigmoid_focal { gamma: 1.5 }",
