@@ -134,13 +134,11 @@ ERRORS = """
 trian | 2 | unknown verb trian; did you mean 'train'?
 help trian | 2 | unknown verb trian; did you mean 'train'?
 train CONFIG --model_dir=r --num_train_steps=-5 | 2 | num_train_steps=-5: allowed are 0 to 4,294
-train --model_dir run | 2 | --pipeline_config_path
 train CONFIG | 2 | no folder for the run is given: give the folder of a project or run, as in
 train none | 3 | there is no file or folder none; correct the path
 train c --model_dir=r --rescale_schedule | 2 | needs --num_train_steps above
 train CONFIG --model_dir=r --eval_every_steps=0 | 2 | --eval_every_steps: '0' is not allowed: give 1
 train CONFIG --model_dir=r --keep_checkpoint_max=-1 | 2 | --keep_checkpoint_max: '-1' is not allowed
-demo --seed=-1 --output_dir=o | 2 | --seed: '-1' is not allowed: give 0 or more
 train --pipeline_config_path CONFIG --model_dir r | 2 | placeholder
 check-config | 2 | no configuration is given
 check-data a.config --pipeline_config_path=b.config | 2 | two configurations are given, a.config as
@@ -156,7 +154,6 @@ detect --model none none.jpg | 3 | none.jpg
 detect a.jpg b.jpg | 2 | no export is given: add its folder before the images
 suggest a.jpg | 2 | add its folder before the images, as in suggest exported photos/
 detect exported | 2 | give images, videos or folders of images beside the export exported
-detect --model=m a.jpg --threshold=50 | 2 | '50' is not a score: give a num
 detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto
 detect --model=m a.jpg --min_score=-.1 | 2 | between 0 and 1, or auto
 convert --from=detection_jsonl --to=tfrecord --min_score=1.5 | 2 | '1.5' is not a score: give a num
