@@ -26,6 +26,7 @@ from estimator_det.files.text import LONGEST_VALUE, shortened
 LONGEST_LINE = 4_000  # characters of one printed line
 _LONGEST_WAIT_SECS = 1.0
 _STDERR = 2
+_FOLDERS_SHOWN = 5
 _CLEAR_LINE = b"\r\x1b[K"  # removes the line of a progress bar
 _LAYOUT = "\n\t"  # characters that lay out a text of several lines
 _SEVERITIES = {"error": "ERROR", "warning": "WARNING"}  # severities of a `Problem`
@@ -97,6 +98,11 @@ def listed(values: Iterable[Any], most: int, total: Optional[int] = None) -> str
     texts = list(map(str, values))
     rest = (len(texts) if total is None else total) - most
     return ", ".join(texts[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def holding(folders: List[str]) -> str:
+    """Says what a folder holds in place of what is looked for, for an error; else empty."""
+    return f"it holds {listed(folders, _FOLDERS_SHOWN)}" if folders else ""
 
 
 def printable(text: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import pathlib
 import stat
@@ -17,8 +18,8 @@ from estimator_det.files.atomic import AnyPath, is_remote
 from estimator_det.files.atomic import write as write_text
 
 __all__ = [
-    "AnyPath", "bracket_hint", "exists", "is_remote", "matching", "read_bytes", "read_text",
-    "removed_if_empty", "special_kind", "write_text",
+    "AnyPath", "bracket_hint", "exists", "folders_with", "is_remote", "matching", "read_bytes",
+    "read_text", "removed_if_empty", "special_kind", "write_text",
 ]  # fmt: skip
 
 
@@ -39,6 +40,12 @@ def matching(pattern: str) -> List[str]:
         return paths
     # A loop of links exists for no other function.
     return [pattern] if exists(pattern) or special_kind(pattern) else []
+
+
+def folders_with(folder: str, name: str) -> List[str]:
+    """The folders in a local folder that have a file of this name."""
+    paths = glob.glob(os.path.join(glob.escape(folder), "*", name))
+    return sorted(map(os.path.dirname, paths))
 
 
 def bracket_hint(pattern: str) -> str:

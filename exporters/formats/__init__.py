@@ -10,8 +10,10 @@ import os
 from typing import List, NamedTuple, Sequence
 
 from estimator_det.compat import tf
-from estimator_det.console.printing import plain
+from estimator_det.config.pipeline import PIPELINE_FILE
+from estimator_det.console.printing import holding, plain
 from estimator_det.errors import RunError, UsageError
+from estimator_det.files import folders_with
 from exporters.formats import (  # noqa: F401  (imports fill the registry)
     frozen_graph,
     onnx,
@@ -78,9 +80,10 @@ def exported_models(path: str) -> List[FoundModel]:
                 f"no model in {plain(path)}, but a checkpoint: if it is the folder of a run, write "
                 f"a model with estimator-det export {plain(path)} --output_dir exported"
             )
+        inside = holding(folders_with(path, PIPELINE_FILE))
         raise FileNotFoundError(
             f"no model in {plain(path)}: it is of none of the formats {', '.join(names)}; give "
-            "the folder of an export, or its model"
+            f"the folder of an export, or its model{inside and f'; {inside}'}"
         )
     return models
 

@@ -279,7 +279,7 @@ def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "pipeline.config").touch()
-    for command in (["evaluate", "--model_dir"], ["export", "--output_dir=o"]):
+    for command in (["evaluate", "--model_dir"], ["export", "--output_dir=o"], ["serve"]):
         assert cli.main([*command, str(tmp_path)]) == 3
         assert f"it holds {tmp_path / 'a'}" in capsys.readouterr().err
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import glob
 import math
 import os
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from estimator_det.console import printing
 from estimator_det.errors import UsageError
-from estimator_det.files import atomic, json_lines
+from estimator_det.files import atomic, folders_with, json_lines
 from estimator_det.programs import console
 
 CONFIG_FILE = "pipeline.config"
 RUN_FOLDER = "run"  # in the folder of a project
 REPORT_FILES = ("report.txt", "report.json", "histograms.png")
-_RUNS_SHOWN = 5
 
 
 def add_options(parser: Any, kind: Any, texts: Mapping[str, str], **settings: Any) -> None:
@@ -195,9 +193,7 @@ def require_path(path: Optional[str]) -> None:
 
 def runs_below(path: str) -> str:
     """Names the runs and projects in a folder, for an error; empty if there is none."""
-    configs = glob.glob(os.path.join(glob.escape(path), "*", CONFIG_FILE))
-    names = sorted(map(os.path.dirname, configs))
-    return f"it holds {printing.listed(names, _RUNS_SHOWN)}" if names else ""
+    return printing.holding(folders_with(path, CONFIG_FILE))
 
 
 def run_folder(path: str) -> str:
