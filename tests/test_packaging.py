@@ -147,12 +147,13 @@ def test_the_public_api_is_one_import():
     stub = (ROOT / "estimator_det" / "__init__.pyi").read_text()
     assert sorted(re.findall(r"import (\w+) as \1\n", stub)) == estimator_det.__all__
     assert set(estimator_det.__all__) <= set(dir(estimator_det))
-    for room in (exporters, inputs, model_fn):
+    assert set(inputs.__all__) <= set(dir(inputs))
+    for room in (estimator_det, exporters, inputs, model_fn):
         assert set(room.__all__) <= set(estimator_det.__all__)
         for name in room.__all__:
             assert getattr(estimator_det, name) is getattr(room, name)
-    with pytest.raises(AttributeError, match="'estimator_det' has no attribute 'Detecter'"):
-        _ = estimator_det.Detecter
+        with pytest.raises(AttributeError, match=f"'{room.__name__}' has no attribute 'Detecter'"):
+            _ = room.Detecter
 
 
 def test_every_dependency_has_its_reason():

@@ -1,5 +1,3 @@
-import pathlib
-
 import pytest
 
 from estimator_det.compat import tf
@@ -68,13 +66,3 @@ def test_label_maps_of_real_data(real_data):
     coco = read_label_map(str(real_data / "data" / "mscoco_label_map.pbtxt"))
     assert (len(coco.names), coco.max_id) == (80, 90)
     assert coco.ids["person"] == coco.ids["/m/01g317"] == 1
-
-
-def test_input_functions_are_exported():
-    import inputs
-
-    assert inputs.create_train_input_fn.__module__ == "inputs.pipeline"
-    assert "create_predict_input_fn" in dir(inputs)
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        inputs.nonsense  # noqa: B018  (reading it is what fails)
-    assert pathlib.Path(inputs.__file__).parents[1] == pathlib.Path(__file__).parents[2]
