@@ -277,10 +277,6 @@ def test_int8_needs_images(trained, tmp_path):
         (["--input_shape=1,300,0,None"], "'0' is not a size"),
         (["--side_input_types=float"], "--side_input_types: needs --use_side_inputs"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
-        (
-            ["--set=model.ssd.feature_extractor.type=ssd_mobilenet_v9"],
-            "model.ssd.feature_extractor.type: 'ssd_mobilenet_v9'",
-        ),
         (["--set=model.ssd.num_classes=-1"], "model.ssd.num_classes: is -1"),
     ],
 )
