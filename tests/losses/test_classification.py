@@ -30,10 +30,9 @@ def test_absent_alpha_is_not_zero_alpha():
 def test_hand_worked_dice():
     predictions = tf.constant([[[0.5], [1.0], [0.0]]])
     targets = tf.constant([[[1.0], [1.0], [0.0]]])
-    plain = "weighted_dice_classification_loss { is_prediction_probability: true %s }"
-    got = make(plain % "")(predictions, targets, tf.ones([1, 3, 1]))
-    np.testing.assert_allclose(got, [[1 - 2 * 1.5 / 3.5]], rtol=1e-6)
-    got = make(plain % "squared_normalization: true")(predictions, targets, tf.ones([1, 3, 1]))
+    options = "is_prediction_probability: true squared_normalization: true"
+    loss = make(f"weighted_dice_classification_loss {{ {options} }}")
+    got = loss(predictions, targets, tf.ones([1, 3, 1]))
     np.testing.assert_allclose(got, [[1 - 2 * 1.5 / 3.25]], rtol=1e-6)
 
 

@@ -41,12 +41,6 @@ def test_equals_tf_slim(layer, collections, is_training, scale):
     assert ours["num_updates"] == (2 if is_training and collections else 0)
 
 
-def test_rank_two():
-    inputs = np.array([[1.0, 4.0], [3.0, 0.0]], np.float32)
-    outputs = one_step(batch_norm, inputs, epsilon=1e-4, is_training=True)["outputs"]
-    np.testing.assert_allclose(outputs, [[-1, 1], [1, -1]], atol=1e-3)
-
-
 @pytest.mark.parametrize("collections", [None, tf1.GraphKeys.UPDATE_OPS])
 def test_replicas_share_their_moments(collections):
     with tf.Graph().as_default():
