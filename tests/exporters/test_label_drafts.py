@@ -46,15 +46,11 @@ def _objects(name, folder, photos):
         images=str(photos), annotations=str(files.get(name, folder)), classes=classes
     )
     return sorted(
-        (image.image, _class_name(read, each), _pixels(image, each))
+        (image.image, each.class_name or read.names[each.class_id], _pixels(image, each))
         for read in [open_source(name, options)]
         for image in read.images
         for each in image.objects
     )
-
-
-def _class_name(read, annotated):
-    return annotated.class_name or read.names[annotated.class_id]
 
 
 def _pixels(image, annotated):

@@ -45,13 +45,6 @@ def submit(tmp_path, source_distribution, monkeypatch, no_tpu):
     return run
 
 
-def _printed(capsys):
-    """The command that is printed, as its parts."""
-    lines = capsys.readouterr().out.splitlines()
-    (line,) = [line for line in lines if line.startswith("gcloud ai")]
-    return shlex.split(line)
-
-
 def _pools(folder):
     """The pools in the description of the job."""
     return json.loads((folder / "job" / "job.json").read_text())["workerPoolSpecs"]
@@ -59,7 +52,8 @@ def _pools(folder):
 
 def test_a_dry_run_prints_the_command_and_writes_what_it_needs(submit, tmp_path, capsys):
     assert submit("--project=mine", "--", "--num_train_steps=10", "--mode=train") == 0
-    assert _printed(capsys) == [
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("gcloud ai")]
+    assert shlex.split(line) == [
         *("gcloud", "ai", "custom-jobs", "create", "--project=mine", "--region=us-central1"),
         *("--display-name=first", f"--config={tmp_path}/job/job.json"),
     ]

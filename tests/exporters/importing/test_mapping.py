@@ -15,10 +15,6 @@ def expected(original):
     return raw_outputs(original.own, {n: original.arrays[n] for n in original.own.shapes})
 
 
-def _states(mapped):
-    return {row.variable: row.state for row in mapped.rows}
-
-
 def _agree(own, mapped, expected, tolerance=2e-6):
     assert set(mapped.values) == set(own.shapes)
     for ours, theirs in zip(raw_outputs(own, mapped.values), expected):
@@ -31,7 +27,8 @@ def test_folded_batch_norm_is_rebuilt_where_it_is_folded(original, expected):
     scopes = {name.rpartition("/BatchNorm")[0] for name in original.own.shapes if "Norm" in name}
     assert {each.name.rpartition("/BatchNorm")[0] for each in mapped.folded} == scopes
     heads = [name for name in original.own.shapes if "BoxPredictor" in name]
-    assert {_states(mapped)[name] for name in heads} == {mapping.COPIED}
+    states = {row.variable: row.state for row in mapped.rows}
+    assert {states[name] for name in heads} == {mapping.COPIED}
     second = next(scope for scope in scopes if "Second" in scope)
     first = next(scope for scope in scopes if "First" in scope)
     assert (mapped.values[f"{first}/BatchNorm/gamma"] == 1).all()

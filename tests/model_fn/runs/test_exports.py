@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import pathlib
-from typing import Any
-
 from estimator_det.compat import tf
 from exporters.formats.saved_model import SavedModelDetector
 from model_fn.evaluation import score_thresholds
@@ -12,16 +9,11 @@ from model_fn.serving import saved_model
 from tests.model_fn import fake
 
 
-def _with_label_map(path: pathlib.Path) -> Any:
-    config = fake.pipeline_config()
-    config.eval_input_reader[0].label_map_path = str(path)
-    return config
-
-
 def test_exports_carry_the_label_map(readers, tmp_path):
     path = tmp_path / "labels.pbtxt"
     path.write_text("item { id: 1 name: 'cat' } item { id: 3 name: 'cow' }")
-    config = _with_label_map(path)
+    config = fake.pipeline_config()
+    config.eval_input_reader[0].label_map_path = str(path)
     records = tmp_path / "records"
     with tf.io.TFRecordWriter(str(records)) as writer:  # no class names that could differ
         writer.write(tf.train.Example().SerializeToString())
