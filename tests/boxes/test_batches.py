@@ -49,18 +49,14 @@ def in_graph(function: Callable[..., Any], shapes: Sequence[Any], values: Sequen
     return results
 
 
-def of_kind(kind: str) -> Any:
-    config = matcher_pb2.Matcher()
-    getattr(config, kind).SetInParent()
-    return config
-
-
 @pytest.mark.parametrize("size", SIZES, ids=ids)
 @pytest.mark.parametrize("kind", sorted(MATCHERS))
 @pytest.mark.parametrize("with_confidences", [False, True])
 def test_targets(kind, size, with_confidences):
     batch, rows = size
-    assigner = TargetAssigner(IOU_SIMILARITY, make_matcher(of_kind(kind)), CenterSizeCoder())
+    config = matcher_pb2.Matcher()
+    getattr(config, kind).SetInParent()
+    assigner = TargetAssigner(IOU_SIMILARITY, make_matcher(config), CenterSizeCoder())
     assign = assigner.assign_confidences if with_confidences else assigner.assign
     anchors = _boxes([ANCHORS], 1)
     label = [1.0, *[0.0] * CLASSES]

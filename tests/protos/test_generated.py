@@ -14,14 +14,10 @@ from tests.conftest import PROJECT, ROOT
 PROTOS = ROOT / "estimator_det" / "protos"
 
 
-def _pinned_version() -> str:
-    """The grpcio-tools version that pyproject.toml asks for; others write other headers."""
-    (requirement,) = PROJECT["optional-dependencies"]["protos"]
-    return re.fullmatch(r"grpcio-tools==([\d.]+);.*", requirement)[1]
-
-
 def test_generated_modules_are_current(tmp_path):
-    pinned = _pinned_version()
+    # Other versions write other headers.
+    (requirement,) = PROJECT["optional-dependencies"]["protos"]
+    pinned = re.fullmatch(r"grpcio-tools==([\d.]+);.*", requirement)[1]
     try:
         installed = importlib.metadata.version("grpcio-tools")
     except importlib.metadata.PackageNotFoundError:
