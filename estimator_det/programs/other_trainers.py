@@ -109,14 +109,15 @@ REMEDIES: Dict[str, Dict[str, str]] = {
                 "hparams_overrides hparams": "change fields by --set or --config_override",
                 "eval_on_train_data eval_timeout sample_1_of_n_eval_examples "
                 "sample_1_of_n_eval_on_train_examples checkpoint_dir use_tpu record_summaries "
-                "alsologtostderr": "run python -m estimator_det.model_main, which takes the flags "
-                "of model_main.py and model_main_tf2.py",
+                "logtostderr alsologtostderr": "run python -m estimator_det.model_main, which "
+                "takes the flags of model_main.py and model_main_tf2.py",
             }
         ),
     },
     "evaluate": _named(
         {
             "weights checkpoint ckpt model": _RUN,
+            "eval_dir": "give --output_dir FOLDER",
             "batch batch_size": _FIELD.format("eval_config.batch_size", 8),
             "data dataset split": "set the records, for example --set "
             "eval_input_reader[0].tf_record_input_reader.input_path[0]=val.record",

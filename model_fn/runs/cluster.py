@@ -223,8 +223,8 @@ def _addresses(variable: str, job: str, tasks: Any) -> List[str]:
 
 def _check_known(variable: str, what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        hint = nearest(name, list(known))
-        raise UsageError(f"{variable}: {what} is not known{hint}. Known: {', '.join(known)}")
+        hint = nearest(name, list(known)) or "."
+        raise UsageError(f"{variable}: {what} is not known{hint} Known: {', '.join(known)}")
 
 
 def _is_task_of(jobs: Mapping[str, List[str]], task: Dict[str, Any]) -> bool:
