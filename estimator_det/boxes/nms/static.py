@@ -15,7 +15,6 @@ import numpy as np
 from estimator_det.boxes.geometry import sizes
 from estimator_det.boxes.nms.coded_boxes import gather_picks, has_area
 from estimator_det.boxes.nms.kernels import (
-    CANDIDATES_PER_DETECTION,
     FIRST_CANDIDATES,
     NmsOptions,
     Picks,
@@ -26,8 +25,6 @@ from estimator_det.compat import tf
 
 # Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.
 _SUPPRESSED = tf.float32.min
-# Candidates of a step, T. More would need fewer steps, but compare more pairs in vain.
-_BLOCK = 64
 # Rounds of a step. Boxes that depend on each other in longer chains are left to the next steps.
 _ROUNDS = 4
 
@@ -126,7 +123,14 @@ def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _LoopState
 
 
 def _num_candidates(options: NmsOptions) -> int:
-    return max(FIRST_CANDIDATES, CANDIDATES_PER_DETECTION * options.max_total)
+    # More than in `kernels`, where a further attempt is cheap: the loop over all scores has a step
+    # for each pick. Proposals, all of one class, overlap most.
+    return max(FIRST_CANDIDATES, 10 * options.max_total)
+
+
+def _block_size(options: NmsOptions) -> int:
+    """Candidates of a step, T. More would need fewer steps, but compare more pairs in vain."""
+    return max(64, options.max_total // 2)
 
 
 def _count_picks(is_pick: tf.Tensor, pairs: tf.Tensor) -> tf.Tensor:
@@ -148,8 +152,9 @@ def _pick_greedily(is_open: tf.Tensor, suppresses: tf.Tensor) -> Tuple[tf.Tensor
     for _ in range(_ROUNDS):
         least = is_open & (_count_picks(most, suppresses) < 0.5)
         most = is_open & (_count_picks(least, suppresses) < 0.5)
-    numbers = tf.range(_BLOCK)
-    num_decided = tf.reduce_min(tf.where(tf.equal(most, least), _BLOCK, numbers))
+    block_size = sizes(is_open)[1]
+    numbers = tf.range(block_size)
+    num_decided = tf.reduce_min(tf.where(tf.equal(most, least), block_size, numbers))
     return most & (numbers < num_decided), num_decided
 
 
@@ -175,8 +180,8 @@ def _best_candidates(
     count = min(_num_candidates(options), num_classes * num_anchors)
     # By class, then anchor, which is the order of equal scores.
     scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
-    has_no_others = scores[:, -1] <= _SUPPRESSED
-    padding = [[0, 0], [0, max(count, options.max_total) + _BLOCK - count]]
+    has_no_others = (scores[:, -1] <= _SUPPRESSED) | (count == num_classes * num_anchors)
+    padding = [[0, 0], [0, max(count, options.max_total) + _block_size(options) - count]]
     scores = tf.pad(scores, padding, constant_values=_SUPPRESSED)
     places = tf.pad(places, padding)
     labels, anchors = places // num_anchors, places % num_anchors
@@ -197,8 +202,9 @@ def _picks_of_block(
     candidates: _Candidates, start: tf.Tensor, is_pick: tf.Tensor, options: NmsOptions
 ) -> Tuple[tf.Tensor, tf.Tensor]:
     """Picks among the candidates from `start` on, bool [B, T], and the number that is decided."""
-    max_picks = options.max_total + _BLOCK
-    block = start + tf.range(_BLOCK)
+    block_size = _block_size(options)
+    max_picks = options.max_total + block_size
+    block = start + tf.range(block_size)
     own_corners, own_labels, is_open = (
         tf.gather(rows, block, axis=-1)
         for rows in (candidates.corners, candidates.labels, candidates.is_real)
@@ -209,7 +215,7 @@ def _picks_of_block(
     # Rows are the picks so far, then the block itself, whose candidates follow each other.
     row_labels = tf.concat([row_labels, own_labels], axis=1)
     row_corners = tf.concat([row_corners, own_corners], axis=2)
-    is_earlier = np.triu(np.ones([max_picks + _BLOCK, _BLOCK], bool), 1 - max_picks)
+    is_earlier = np.triu(np.ones([max_picks + block_size, block_size], bool), 1 - max_picks)
     is_earlier[:max_picks] = True
     is_rival = tf.equal(row_labels[:, :, None], own_labels[:, None, :]) & is_earlier
     overlap = _overlaps(row_corners[:, :, :, None], own_corners[:, :, None, :])
@@ -232,7 +238,8 @@ def _candidate_picks(
     """
     candidates, has_no_others = _best_candidates(boxes, remaining, windows, options)
     numbers = tf.range(sizes(candidates.scores)[1])
-    max_picks = options.max_total + _BLOCK
+    block_size = _block_size(options)
+    max_picks = options.max_total + block_size
 
     def needs_more(start: tf.Tensor, is_pick: tf.Tensor) -> tf.Tensor:
         num_picks, num_visible = (
@@ -245,8 +252,8 @@ def _candidate_picks(
 
     def pick_of_block(start: tf.Tensor, is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         is_own, num_decided = _picks_of_block(candidates, start, is_pick, options)
-        is_block = (numbers >= start) & (numbers < start + _BLOCK)
-        is_own = tf.gather(is_own, tf.clip_by_value(numbers - start, 0, _BLOCK - 1), axis=1)
+        is_block = (numbers >= start) & (numbers < start + block_size)
+        is_own = tf.gather(is_own, tf.clip_by_value(numbers - start, 0, block_size - 1), axis=1)
         return start + num_decided, tf.where(is_block, is_own, is_pick)
 
     _, is_pick = tf.while_loop(

@@ -201,7 +201,7 @@ def test_static_suppression_gives_what_the_other_gives(
     monkeypatch, seed, soft_sigma, class_agnostic, num_candidates, max_total
 ):
     monkeypatch.setattr(static, "_num_candidates", lambda _: num_candidates)
-    monkeypatch.setattr(static, "_BLOCK", 4)
+    monkeypatch.setattr(static, "_block_size", lambda _: 4)
     monkeypatch.setattr(static, "_ROUNDS", 1)
     window = np.float32([0.1, 0.0, 0.9, 1.0])
     given = random_scene(seed, q=1 if seed else 5)
