@@ -6,7 +6,7 @@ The names below are imported when they are first used, because they import Tenso
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
     from exporters.detector import Detections, Detector
@@ -26,3 +26,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *_MODULES])

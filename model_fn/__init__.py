@@ -7,7 +7,7 @@ Checkpoints are evaluated by `model_fn.runs.evaluator.evaluate`.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
     from model_fn.model_fn import create_model_fn
@@ -39,3 +39,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> List[str]:
+    return sorted([*globals(), *_HOMES])

@@ -125,8 +125,10 @@ def _find_function(name: str, config: Message) -> StepFunction:
 def _require_sample(name: str, result: Any, sample: Sample) -> Sample:
     """The result of a plug-in for a sample, with the static shapes that `numpy_function` forgets.
 
-    Raises UsageError if it is no sample, or a static shape is wrong. A sample whose fields have
-    different numbers of boxes fails when the graph runs.
+    A sample whose fields have different numbers of boxes fails when the graph runs.
+
+    Raises:
+        UsageError: The result is no sample, or a static shape is wrong.
     """
     if not isinstance(result, Sample):
         raise UsageError(

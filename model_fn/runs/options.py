@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from typing import Any, Optional, Sequence
 
 from estimator_det.errors import UsageError
@@ -46,6 +47,16 @@ def _check_choice(options: Any, field: str, allowed: Sequence[str]) -> None:
     value = getattr(options, field)
     if value not in (*allowed, None):
         raise UsageError(f"{field} is {value!r}; give one of {', '.join(allowed)}")
+
+
+def check_address(option: str, text: str) -> str:
+    """The host:port of a data worker."""
+    address = re.fullmatch(r"(grpc://)?([^\s/]+:\d+)", text)
+    if address is None:
+        raise UsageError(
+            f"{option} is {text!r}: give host:port, as the first estimator-det data-worker prints"
+        )
+    return address[2]
 
 
 _TPU_NAMES = (
@@ -238,6 +249,9 @@ class TrainOptions:
                 "tf_data_service works with Estimator alone; remove it, or the options of a TPU or "
                 "of the TF2 loop"
             )
+        if self.data_service is not None:
+            address = check_address("tf_data_service", self.data_service)
+            object.__setattr__(self, "data_service", address)
         _check_at_least(1, self, "num_train_steps", "progress_steps")
         _check_choice(self, "precision", PRECISIONS)
         if self.precision in (MIXED_FLOAT16, BFLOAT16_CONVOLUTIONS) and self.is_for_tpu:

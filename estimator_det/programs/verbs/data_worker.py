@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import socket
 import time
 from typing import Any, NoReturn
@@ -11,11 +10,11 @@ from typing import Any, NoReturn
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.verbs.base import add_options
+from model_fn.runs.options import check_address
 
 SUMMARY = "Reads and augments records for trainings that run with --tf_data_service"
 EXAMPLE = "--port 5050"
 
-_ADDRESS = re.compile(r"(grpc://)?([^\s/]+:\d+)")
 _POLL_SECS = 1.0
 
 
@@ -29,16 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser, str, {"--dispatcher HOST:PORT": text})
     text = "name of this machine for the others (default: its host name)"
     add_options(parser, str, {"--host": text}, default="")
-
-
-def check_address(option: str, text: str) -> str:
-    """The host:port of an option."""
-    address = _ADDRESS.fullmatch(text)
-    if address is None:
-        raise UsageError(
-            f"{option} is {text!r}: give host:port, as the first estimator-det data-worker prints"
-        )
-    return address[2]
 
 
 def run(options: argparse.Namespace) -> NoReturn:

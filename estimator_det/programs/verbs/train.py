@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Optional
 from estimator_det.errors import UsageError
 from estimator_det.programs import console
 from estimator_det.programs.cloud import environment
-from estimator_det.programs.verbs import data_worker
 from estimator_det.programs.verbs.base import (
     CONFIG_FILE,
     RUN_FOLDER,
@@ -184,7 +183,6 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
     tpu = None
     if flags.rehearse_tpu:
         tpu = run_options.TpuOptions(iterations_per_loop=flags.progress_steps, rehearses=True)
-    service = flags.tf_data_service
     return TrainOptions(
         seed=flags.seed,
         checkpoints=CheckpointOptions(
@@ -200,7 +198,7 @@ def _train_options(flags: argparse.Namespace) -> TrainOptions:
         precision=None if flags.precision == AUTO else flags.precision,
         progress_steps=flags.progress_steps,
         task_timeout_secs=flags.task_timeout_secs,
-        data_service=service and data_worker.check_address("--tf_data_service", service),
+        data_service=flags.tf_data_service,
     )
 
 

@@ -86,6 +86,9 @@ def test_options_that_need_or_exclude_each_other():
     ):
         with pytest.raises(UsageError, match=message):
             options.EvaluationOptions(**fields)
+    with pytest.raises(UsageError, match="tf_data_service is 'host': give host:port"):
+        options.TrainOptions(data_service="host")
+    assert options.TrainOptions(data_service="grpc://host:1").data_service == "host:1"
 
 
 def test_types_that_this_machine_emulates_are_named(monkeypatch, caplog):
