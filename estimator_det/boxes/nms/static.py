@@ -8,7 +8,7 @@ if the shapes of boxes and scores are. Letters: B images, A anchors, C classes, 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from estimator_det.compat import tf
 
 # Below every score. Not -inf: converters replace tf.where by a product with 0, which would be NaN.
 _SUPPRESSED = tf.float32.min
+_TINY = float(np.finfo(np.float32).tiny)  # keeps pairs without area from 0 / 0
 # Rounds of a step. Boxes that depend on each other in longer chains are left to the next steps.
 _ROUNDS = 4
 
@@ -39,22 +40,20 @@ class _LoopState(NamedTuple):
     picks: Picks  # [B, S] each
 
 
-def _overlaps(corners_a: tf.Tensor, corners_b: tf.Tensor) -> tf.Tensor:
-    """IoU of boxes whose corners are [B, 4, ...], with broadcasting -> [B, ...]; 0 without area.
+def _overlaps(box_a: Sequence[tf.Tensor], box_b: Sequence[tf.Tensor]) -> tf.Tensor:
+    """IoU of boxes of four corners each, which broadcast; 0 without area.
 
     Operations and their order are as in TensorFlow's kernels, so that pairs at the threshold fall
     on the same side.
     """
-    ymin_a, xmin_a, ymax_a, xmax_a = tf.unstack(corners_a, num=4, axis=1)
-    ymin_b, xmin_b, ymax_b, xmax_b = tf.unstack(corners_b, num=4, axis=1)
+    ymin_a, xmin_a, ymax_a, xmax_a = box_a
+    ymin_b, xmin_b, ymax_b, xmax_b = box_b
     area_a = (ymax_a - ymin_a) * (xmax_a - xmin_a)
     area_b = (ymax_b - ymin_b) * (xmax_b - xmin_b)
     height = tf.maximum(tf.minimum(ymax_a, ymax_b) - tf.maximum(ymin_a, ymin_b), 0.0)
     width = tf.maximum(tf.minimum(xmax_a, xmax_b) - tf.maximum(xmin_a, xmin_b), 0.0)
     common = height * width
-    has_areas = (area_a > 0.0) & (area_b > 0.0)
-    # The inner tf.where keeps the division finite for pairs that the outer one discards.
-    return tf.where(has_areas, common / tf.where(has_areas, area_a + area_b - common, 1.0), 0.0)
+    return common / tf.maximum(area_a + area_b - common, _TINY)
 
 
 def _corners(boxes: tf.Tensor) -> tf.Tensor:
@@ -133,29 +132,24 @@ def _block_size(options: NmsOptions) -> int:
     return max(64, options.max_total // 2)
 
 
-def _count_picks(is_pick: tf.Tensor, pairs: tf.Tensor) -> tf.Tensor:
-    """Number of picks [B, M] with a 1 in each column of pairs, float32 [B, M, N] -> [B, N]."""
-    return tf.matmul(tf.cast(is_pick, tf.float32)[:, None, :], pairs)[:, 0]
-
-
 def _pick_greedily(is_open: tf.Tensor, suppresses: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Picks open boxes [B, T] that no earlier pick suppresses, float32 [B, T, T].
+    """Picks open boxes [B, 1, T] that no earlier pick suppresses, [B, T, T]; all of 0 and 1.
 
     Too many picks suppress too much, so that the next picks are too few, and the other way round. A
     box is decided once it is the same in both: at first the best box, then boxes that only decided
     ones overlap, and so on.
 
     Returns:
-        Picks, bool [B, T], and the number of leading boxes that are decided in all images.
+        Picks [B, 1, T], and the number of leading boxes that are decided in all images.
     """
     most = least = is_open
     for _ in range(_ROUNDS):
-        least = is_open & (_count_picks(most, suppresses) < 0.5)
-        most = is_open & (_count_picks(least, suppresses) < 0.5)
-    block_size = sizes(is_open)[1]
+        least = tf.nn.relu(is_open - tf.matmul(most, suppresses))
+        most = tf.nn.relu(is_open - tf.matmul(least, suppresses))
+    block_size = sizes(is_open)[2]
     numbers = tf.range(block_size)
     num_decided = tf.reduce_min(tf.where(tf.equal(most, least), block_size, numbers))
-    return most & (numbers < num_decided), num_decided
+    return most * tf.cast(numbers < num_decided, tf.float32), num_decided
 
 
 class _Candidates(NamedTuple):
@@ -164,12 +158,17 @@ class _Candidates(NamedTuple):
     scores: tf.Tensor  # float32 [B, K], falling; _SUPPRESSED past the last
     labels: tf.Tensor  # int32 [B, K]
     anchors: tf.Tensor  # int32 [B, K]
-    corners: tf.Tensor  # float32 [B, 4, K]
     visible: tf.Tensor  # bool [B, K]: has an area in its window
+    table: tf.Tensor  # float32 [B, K, 5]: the four sorted corners, and the label
 
-    @property
-    def is_real(self) -> tf.Tensor:
-        return self.scores > _SUPPRESSED
+
+class _BlockState(NamedTuple):
+    """State of the loop over blocks of candidates."""
+
+    start: tf.Tensor  # int32 []: first candidate that is not decided
+    rows: tf.Tensor  # int32 [B, R]: numbers of the candidates that are picks, in order
+    num: tf.Tensor  # float32 [B, 1, 1]: picks so far
+    num_visible: tf.Tensor  # float32 [B, 1, 1]: those with an area in their window
 
 
 def _best_candidates(
@@ -186,45 +185,42 @@ def _best_candidates(
     places = tf.pad(places, padding)
     labels, anchors = places // num_anchors, places % num_anchors
     candidates = gather_picks(boxes, anchors, labels)
-    corners = _corners(candidates[:, :, None, :])[:, 0]
-    visible = has_area(candidates, windows)
-    return _Candidates(scores, labels, anchors, corners, visible), has_no_others
-
-
-def _first_picks(is_pick: tf.Tensor, max_picks: int) -> Tuple[tf.Tensor, tf.Tensor]:
-    """True for picks, and their rows, in order: [B, K] -> [B, R] twice."""
-    num_rows = sizes(is_pick)[1]
-    keys, rows = tf.math.top_k(tf.where(is_pick, num_rows - tf.range(num_rows), 0), max_picks)
-    return keys > 0, rows
+    first, second = tf.split(candidates, 2, axis=2)
+    label_column = tf.cast(labels, tf.float32)[:, :, None]
+    table = tf.concat([tf.minimum(first, second), tf.maximum(first, second), label_column], axis=2)
+    return _Candidates(scores, labels, anchors, has_area(candidates, windows), table), has_no_others
 
 
 def _picks_of_block(
-    candidates: _Candidates, start: tf.Tensor, is_pick: tf.Tensor, options: NmsOptions
+    rivals: tf.Tensor,
+    own_columns: tf.Tensor,
+    is_open: tf.Tensor,
+    is_row: tf.Tensor,
+    options: NmsOptions,
 ) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Picks among the candidates from `start` on, bool [B, T], and the number that is decided."""
-    block_size = _block_size(options)
-    max_picks = options.max_total + block_size
-    block = start + tf.range(block_size)
-    own_corners, own_labels, is_open = (
-        tf.gather(rows, block, axis=-1)
-        for rows in (candidates.corners, candidates.labels, candidates.is_real)
-    )
-    is_row, rows = _first_picks(is_pick, max_picks)
-    row_labels = tf.where(is_row, tf.gather(candidates.labels, rows, batch_dims=1), -1)
-    row_corners = tf.gather(candidates.corners, rows, axis=2, batch_dims=1)
-    # Rows are the picks so far, then the block itself, whose candidates follow each other.
-    row_labels = tf.concat([row_labels, own_labels], axis=1)
-    row_corners = tf.concat([row_corners, own_corners], axis=2)
-    is_earlier = np.triu(np.ones([max_picks + block_size, block_size], bool), 1 - max_picks)
-    is_earlier[:max_picks] = True
-    is_rival = tf.equal(row_labels[:, :, None], own_labels[:, None, :]) & is_earlier
-    overlap = _overlaps(row_corners[:, :, :, None], own_corners[:, :, None, :])
-    suppresses = tf.cast(is_rival & (overlap > options.iou_threshold), tf.float32)
-    is_open &= _count_picks(is_row, suppresses[:, :max_picks]) < 0.5
-    is_own, num_decided = _pick_greedily(is_open, suppresses[:, max_picks:])
+    """Picks [B, 1, T] of a block, and the number of its candidates that are decided.
+
+    Args:
+        rivals: Rows of the table, [B, R + T, 5]: picks so far, then the block itself.
+        own_columns: Columns of the block, [B, 5, T].
+        is_open: 1 for candidates, 0 for padding, [B, 1, T].
+        is_row: 1 for picks so far, 0 for other rows, [B, 1, R].
+    """
+    max_picks, block_size = (sizes(each)[2] for each in (is_row, is_open))
+    *rival_boxes, rival_labels = tf.split(rivals, 5, axis=2)
+    *own_boxes, own_labels = tf.split(own_columns, 5, axis=1)
+    # Candidates of the block follow each other.
+    is_earlier = np.triu(np.ones([max_picks + block_size, block_size], np.float32), 1 - max_picks)
+    is_earlier[:max_picks] = 1.0
+    is_rival = tf.cast(tf.equal(rival_labels, own_labels), tf.float32) * is_earlier
+    has_overlap = _overlaps(rival_boxes, own_boxes) > options.iou_threshold
+    suppressions = tf.cast(has_overlap, tf.float32) * is_rival
+    pick_suppressions, own_suppressions = tf.split(suppressions, [max_picks, block_size], axis=1)
+    is_open = tf.nn.relu(is_open - tf.matmul(is_row, pick_suppressions))
+    is_own, num_decided = _pick_greedily(is_open, own_suppressions)
     # A pick outside its window still counts towards the limit of its class, as in `hard_picks`.
-    num_before = _count_picks(tf.concat([is_row, is_own], axis=1), tf.cast(is_rival, tf.float32))
-    return is_own & (num_before < options.max_per_class), num_decided
+    num_before = tf.matmul(tf.concat([is_row, is_own], axis=2), is_rival)
+    return is_own * tf.cast(num_before < options.max_per_class, tf.float32), num_decided
 
 
 def _candidate_picks(
@@ -237,36 +233,58 @@ def _candidate_picks(
     other loop.
     """
     candidates, has_no_others = _best_candidates(boxes, remaining, windows, options)
-    numbers = tf.range(sizes(candidates.scores)[1])
     block_size = _block_size(options)
     max_picks = options.max_total + block_size
+    places = np.arange(max_picks, dtype=np.float32)
+    columns = tf.transpose(candidates.table, [0, 2, 1])
+    is_real = tf.cast(candidates.scores > _SUPPRESSED, tf.float32)[:, None]
+    visible = tf.cast(candidates.visible, tf.float32)[:, None]
+    num_real = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=2, keepdims=True)
+    # A product with it counts the picks of a block up to each candidate.
+    up_to = np.triu(np.ones([block_size, block_size], np.float32))
 
-    def needs_more(start: tf.Tensor, is_pick: tf.Tensor) -> tf.Tensor:
-        num_picks, num_visible = (
-            tf.reduce_sum(tf.cast(each, tf.int32), axis=1)
-            for each in (is_pick, is_pick & candidates.visible)
+    def needs_more(state: _BlockState) -> tf.Tensor:
+        is_short = (state.num_visible < options.max_total) & (state.num < max_picks)
+        return tf.reduce_any(is_short & (state.start < num_real))
+
+    def pick_of_block(state: _BlockState) -> Tuple[_BlockState]:
+        block = state.start + tf.range(block_size)
+        own_columns, is_open, is_visible = (
+            tf.gather(each, block, axis=2) for each in (columns, is_real, visible)
         )
-        is_left = tf.reduce_any(candidates.is_real & (numbers >= start), axis=1)
-        is_short = (num_visible < options.max_total) & (num_picks < max_picks)
-        return tf.reduce_any(is_left & is_short)
+        picked = tf.gather(candidates.table, state.rows, axis=1, batch_dims=1)
+        rivals = tf.concat([picked, tf.gather(candidates.table, block, axis=1)], axis=1)
+        is_row = tf.cast(places < state.num, tf.float32)
+        is_own, num_decided = _picks_of_block(rivals, own_columns, is_open, is_row, options)
+        place = state.num + tf.matmul(is_own, up_to) - 1.0
+        # No product of matrices, which may round numbers of candidates to bfloat16.
+        is_place = tf.cast(tf.equal(places[:, None], place), tf.float32) * is_own
+        new_rows = tf.reduce_sum(tf.cast(is_place, tf.int32) * block, axis=2)
+        num, num_visible = (
+            tf.reduce_sum(each, axis=2, keepdims=True) for each in (is_own, is_own * is_visible)
+        )
+        return (
+            _BlockState(
+                state.start + num_decided,
+                state.rows + new_rows,
+                state.num + num,
+                state.num_visible + num_visible,
+            ),
+        )
 
-    def pick_of_block(start: tf.Tensor, is_pick: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        is_own, num_decided = _picks_of_block(candidates, start, is_pick, options)
-        is_block = (numbers >= start) & (numbers < start + block_size)
-        is_own = tf.gather(is_own, tf.clip_by_value(numbers - start, 0, block_size - 1), axis=1)
-        return start + num_decided, tf.where(is_block, is_own, is_pick)
-
-    _, is_pick = tf.while_loop(
-        needs_more, pick_of_block, (0, tf.zeros_like(candidates.is_real)), parallel_iterations=1
+    none = tf.zeros_like(is_real[:, :, :1])
+    no_rows = tf.cast(none[:, 0] * places, tf.int32)
+    (state,) = tf.while_loop(
+        needs_more, pick_of_block, (_BlockState(0, no_rows, none, none),), parallel_iterations=1
     )
-    is_row, rows = _first_picks(is_pick, max_picks)
-    scores, labels, anchors, visible = (
-        tf.gather(each, rows, batch_dims=1)
+    is_row = (places < state.num)[:, 0]
+    scores, labels, anchors, is_visible = (
+        tf.gather(each, state.rows, batch_dims=1)
         for each in (
             candidates.scores, candidates.labels, candidates.anchors, candidates.visible
         )
     )  # fmt: skip
-    picks = best_picks(Picks(scores, labels, anchors, is_row & visible), options.max_total)
+    picks = best_picks(Picks(scores, labels, anchors, is_row & is_visible), options.max_total)
     return picks, picks.valid[:, -1] | (has_no_others & ~is_row[:, -1])
 
 
@@ -317,7 +335,8 @@ def _picks_of_all(
         column = tf.gather(state.remaining, label, batch_dims=1)
         anchor = tf.argmax(column, axis=1, output_type=tf.int32)
         corners = _corners_of_class(corners_by_slot, label)
-        overlap = _overlaps(corners, tf.gather(corners, anchor[:, None], axis=2, batch_dims=1))
+        pick = tf.gather(corners, anchor[:, None], axis=2, batch_dims=1)
+        overlap = _overlaps(tf.unstack(corners, axis=1), tf.unstack(pick, axis=1))
         is_pick = tf.equal(anchor_numbers, anchor[:, None])
         lowered = _suppress(column, overlap, is_pick, floor, options)
         column = tf.where(active[:, None], lowered, column)
