@@ -129,7 +129,7 @@ def _num_candidates(options: NmsOptions) -> int:
 
 def _block_size(options: NmsOptions) -> int:
     """Candidates of a step, T. More would need fewer steps, but compare more pairs in vain."""
-    return max(64, options.max_total // 2)
+    return min(max(64, options.max_total // 2), 256)
 
 
 def _pick_greedily(is_open: tf.Tensor, suppresses: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
