@@ -19,11 +19,36 @@ MODEL_FILE = "model.xml"
 _TYPES = {"u8": np.uint8, "f32": np.float32}
 
 
+def _top_k(values: Any, count: Any, axis: int, mode: str, index_type: str) -> Tuple[Any, Any]:
+    """The best values, sorted, and their indices; those that are equal keep their second_sort.
+
+    To keep it, OpenVINO's own operation compares each value with all that it returns, which takes
+    half a second for the scores of 90 classes. Of several that equal the last one, others may be
+    returned.
+    """
+    import numpy as np
+    from openvino import opset11
+
+    best = opset11.topk(values, count, axis, mode, "index", index_type)
+    first_sort = opset11.topk(best.output(0), count, axis, mode, "value", "i32")
+    ordered = first_sort.output(0)
+    # Each value's predecessor; the first is its own.
+    parts = [opset11.slice(ordered, [0], [end], [1], [axis]) for end in (1, -1)]
+    is_new = opset11.convert(opset11.not_equal(ordered, opset11.concat(parts, axis)), "i32")
+    # Equal values have one number. With their places below it, no two keys are equal.
+    numbers = opset11.cum_sum(is_new, np.int32(axis))
+    keys = opset11.add(
+        opset11.multiply(numbers, opset11.convert(count, "i32")), first_sort.output(1)
+    )
+    second_sort = opset11.topk(keys, count, axis, "min", "value", "i32")
+    places = opset11.gather_elements(first_sort.output(1), second_sort.output(1), axis)
+    return ordered, opset11.gather_elements(best.output(1), places, axis).output(0)
+
+
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     import os
 
     import openvino
-    from openvino import opset11
 
     os.mkdir(path)
     model = openvino.convert_model(graph)
@@ -31,15 +56,10 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
         attributes = node.get_attributes()
         if node.get_type_name() != "TopK" or not attributes["stable"]:
             continue
-        # To keep the order of equal values, OpenVINO compares each value with all that it returns,
-        # which takes half a second for the scores of 90 classes. So the largest values are found
-        # first, and then sorted. Of several that equal the last one, others may be returned.
-        axis, mode, index_type = (attributes[key] for key in ("axis", "mode", "index_element_type"))
         values, count = (each.get_source_output() for each in node.inputs())
-        best = opset11.topk(values, count, axis, mode, "index", index_type)
-        order = opset11.topk(best.output(0), count, axis, mode, "value", index_type, stable=True)
-        indices = opset11.gather_elements(best.output(1), order.output(1), axis)
-        for old, new in zip(node.outputs(), (order.output(0), indices.output(0))):
+        axis, mode, index_type = (attributes[key] for key in ("axis", "mode", "index_element_type"))
+        sorted_outputs = _top_k(values, count, axis, mode, index_type)
+        for old, new in zip(node.outputs(), sorted_outputs):
             new.set_names(old.get_names())
             old.replace(new)
     # Weights stay float32: half precision is a choice of the device.
@@ -55,6 +75,7 @@ class Openvino(GraphFormat):
     converter = ("openvino",)
     runtime = ("openvino",)
     convert = staticmethod(_convert)
+    helpers = (_top_k,)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)

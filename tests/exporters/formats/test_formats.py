@@ -60,8 +60,7 @@ def test_files_that_are_no_model(tmp_path, exported):
         formats.load_model(str(tmp_path / "run"))
 
 
-def test_openvino_keeps_the_order_of_equal_values_among_the_largest_only(tmp_path):
-    """Among all, it would compare each value with each that it returns."""
+def test_openvino_keeps_the_order_of_equal_values_without_its_slow_sort(tmp_path):
     openvino = pytest.importorskip("openvino")
     values = np.array([[0.1, 0.5, 0.9, 0.5, 0.2, 0.9, 0.5]], np.float32)
     with tf.Graph().as_default() as graph:
@@ -76,9 +75,8 @@ def test_openvino_keeps_the_order_of_equal_values_among_the_largest_only(tmp_pat
     outputs = openvino.compile_model(model, "CPU")([values])
     assert outputs["values:0"].tolist() == [[np.float32(x) for x in (0.9, 0.9, 0.5, 0.5, 0.5)]]
     assert outputs["indices:0"].tolist() == [[2, 5, 1, 3, 6]]
-    kinds = [each for each in model.get_ops() if each.get_type_name() == "TopK"]
-    sizes = {each.get_attributes()["stable"]: each.get_input_shape(0)[1] for each in kinds}
-    assert sizes == {False: 7, True: 5}
+    sorts = [each for each in model.get_ops() if each.get_type_name() == "TopK"]
+    assert sorts and not any(each.get_attributes()["stable"] for each in sorts)
 
 
 def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):
