@@ -20,7 +20,7 @@ _TYPES = {"u8": np.uint8, "f32": np.float32}
 
 
 def _top_k(values: Any, count: Any, axis: int, mode: str, index_type: str) -> Tuple[Any, Any]:
-    """The best values, sorted, and their indices; those that are equal keep their second_sort.
+    """The best values, sorted, and their indices; those that are equal keep their order.
 
     To keep it, OpenVINO's own operation compares each value with all that it returns, which takes
     half a second for the scores of 90 classes. Of several that equal the last one, others may be
