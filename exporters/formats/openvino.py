@@ -45,6 +45,46 @@ def _top_k(values: Any, count: Any, axis: int, mode: str, index_type: str) -> Tu
     return ordered, opset11.gather_elements(best.output(1), places, axis).output(0)
 
 
+def _has_channels_last(interpolation: Any) -> bool:
+    axes = interpolation.inputs()[-1].get_source_output().get_node()
+    return axes.get_type_name() == "Constant" and axes.get_data().tolist() == [1, 2]
+
+
+def _resize_channels_first(interpolation: Any) -> None:
+    """Moves the channels of [B, h, w, C] forward, before pixels are normalized and interpolated.
+
+    OpenVINO transposes in order to interpolate in any case. Done before, it has bytes to transpose,
+    and normalizes in long rows: together a fifth of the time of a small model with large photos.
+    """
+    import numpy as np
+    from openvino import opset11
+
+    forward, pixels = [0, 3, 1, 2], interpolation.input(0)
+    while True:
+        source = pixels.get_source_output()
+        constants: List[Any] = []
+        others: List[Any] = []
+        for each in source.get_node().inputs():
+            kind = each.get_source_output().get_node().get_type_name()
+            (constants if kind == "Constant" else others).append(each)
+        is_of_pixels = source.get_node().get_type_name() in ("Convert", "Multiply", "Add")
+        is_alone = len(others) == 1 and len(source.get_target_inputs()) == 1
+        ranks = {len(each.get_partial_shape()) for each in constants}
+        if not (is_of_pixels and is_alone and ranks <= {4}):
+            break
+        for each in constants:
+            moved = opset11.transpose(each.get_source_output(), forward)
+            each.replace_source_output(moved.output(0))
+        pixels = others[0]
+    pixels.replace_source_output(opset11.transpose(source, forward).output(0))
+    axes = opset11.constant(np.array([2, 3]))
+    interpolation.inputs()[-1].replace_source_output(axes.output(0))
+    readers = interpolation.output(0).get_target_inputs()
+    resized = opset11.transpose(interpolation, [0, 2, 3, 1]).output(0)
+    for each in readers:
+        each.replace_source_output(resized)
+
+
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     import os
 
@@ -54,6 +94,8 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     model = openvino.convert_model(graph)
     for node in model.get_ops():
         attributes = node.get_attributes()
+        if node.get_type_name() == "Interpolate" and _has_channels_last(node):
+            _resize_channels_first(node)
         if node.get_type_name() != "TopK" or not attributes["stable"]:
             continue
         values, count = (each.get_source_output() for each in node.inputs())
@@ -62,6 +104,7 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
         for old, new in zip(node.outputs(), sorted_outputs):
             new.set_names(old.get_names())
             old.replace(new)
+    model.validate_nodes_and_infer_types()
     # Weights stay float32: half precision is a choice of the device.
     openvino.save_model(model, os.path.join(path, "model.xml"), compress_to_fp16=False)
 
@@ -75,7 +118,7 @@ class Openvino(GraphFormat):
     converter = ("openvino",)
     runtime = ("openvino",)
     convert = staticmethod(_convert)
-    helpers = (_top_k,)
+    helpers = (_top_k, _has_channels_last, _resize_channels_first)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)

@@ -79,6 +79,26 @@ def test_openvino_keeps_the_order_of_equal_values_without_its_slow_sort(tmp_path
     assert sorts and not any(each.get_attributes()["stable"] for each in sorts)
 
 
+@pytest.mark.parametrize("scale", [2.0, [2.0, 3.0, 5.0]])
+def test_openvino_resizes_with_channels_first(tmp_path, scale):
+    openvino = pytest.importorskip("openvino")
+    pixels = np.random.default_rng(0).integers(0, 255, [2, 7, 9, 3]).astype(np.uint8)
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        images = tf1.placeholder(tf.uint8, [None, None, None, 3], name="images")
+        normal = tf.cast(images, tf.float32) * scale - 1.0
+        resized = tf.identity(tf1.image.resize(normal, [4, 5]) + 1.0, name="resized")
+        wanted = session.run(resized, {images: pixels})
+    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    path = str(tmp_path / "openvino")
+    Openvino.convert(str(tmp_path / "graph.pb"), "images", ["resized"], path)
+    model = openvino.Core().read_model(os.path.join(path, "model.xml"))
+    options = {"INFERENCE_PRECISION_HINT": "f32"}
+    (actual,) = openvino.compile_model(model, "CPU", options)([pixels]).values()
+    np.testing.assert_allclose(actual, wanted, rtol=1e-5)
+    kinds = [each.get_type_name() for each in model.get_ordered_ops()]
+    assert kinds.index("Transpose") < kinds.index("Multiply") < kinds.index("Interpolate")
+
+
 def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):
     openvino = pytest.importorskip("openvino")
     images = openvino.opset13.parameter([-1, 4, 4, 3], np.uint8)
