@@ -43,8 +43,16 @@ def _run(example: str, folder: pathlib.Path, config: Any) -> str:
         example = example.replace(port, free)
         example = example.replace(f"--port {port[-4:]}", f"--port {free.partition(':')[2]}")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable}
-    subprocess.run(["bash", "-mc", COMMAND + example], cwd=folder, env=environment, check=True)
-    return "".join(path.read_text() for path in folder.glob("*.log"))
+    shell = subprocess.run(
+        ["bash", "-mc", COMMAND + example],
+        cwd=folder,
+        env=environment,
+        check=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    return shell.stdout + "".join(path.read_text() for path in folder.glob("*.log"))
 
 
 def test_there_are_examples():
