@@ -128,7 +128,7 @@ def _require_sample(name: str, result: Any, sample: Sample) -> Sample:
     A sample whose fields have different numbers of boxes fails when the graph runs.
 
     Raises:
-        UsageError: The result is no sample, or a static shape is wrong.
+        UsageError: The result is not a sample, or a static shape is wrong.
     """
     if not isinstance(result, Sample):
         raise UsageError(

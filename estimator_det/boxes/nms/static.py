@@ -223,6 +223,18 @@ def _picks_of_block(
     return is_own * tf.cast(num_before < options.max_per_class, tf.float32), num_decided
 
 
+def _new_rows(state: _BlockState, block: tf.Tensor, is_own: tf.Tensor) -> tf.Tensor:
+    """The candidates `block` [T] that are picks, 1 in [B, 1, T], at their rows; else 0: [B, R]."""
+    max_picks, block_size = sizes(state.rows)[1], sizes(is_own)[2]
+    # The product counts the picks of the block up to each candidate.
+    up_to = np.triu(np.ones([block_size, block_size], np.float32))
+    place = state.num + tf.matmul(is_own, up_to) - 1.0
+    places = np.arange(max_picks, dtype=np.float32)[:, None]
+    is_place = tf.cast(tf.equal(places, place), tf.float32) * is_own
+    # No product of matrices, which may round numbers of candidates to bfloat16.
+    return tf.reduce_sum(tf.cast(is_place, tf.int32) * block, axis=2)
+
+
 def _candidate_picks(
     boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
 ) -> Tuple[Picks, tf.Tensor]:
@@ -240,8 +252,6 @@ def _candidate_picks(
     is_real = tf.cast(candidates.scores > _SUPPRESSED, tf.float32)[:, None]
     visible = tf.cast(candidates.visible, tf.float32)[:, None]
     num_real = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=2, keepdims=True)
-    # A product with it counts the picks of a block up to each candidate.
-    up_to = np.triu(np.ones([block_size, block_size], np.float32))
 
     def needs_more(state: _BlockState) -> tf.Tensor:
         is_short = (state.num_visible < options.max_total) & (state.num < max_picks)
@@ -256,17 +266,13 @@ def _candidate_picks(
         rivals = tf.concat([picked, tf.gather(candidates.table, block, axis=1)], axis=1)
         is_row = tf.cast(places < state.num, tf.float32)
         is_own, num_decided = _picks_of_block(rivals, own_columns, is_open, is_row, options)
-        place = state.num + tf.matmul(is_own, up_to) - 1.0
-        # No product of matrices, which may round numbers of candidates to bfloat16.
-        is_place = tf.cast(tf.equal(places[:, None], place), tf.float32) * is_own
-        new_rows = tf.reduce_sum(tf.cast(is_place, tf.int32) * block, axis=2)
         num, num_visible = (
             tf.reduce_sum(each, axis=2, keepdims=True) for each in (is_own, is_own * is_visible)
         )
         return (
             _BlockState(
                 state.start + num_decided,
-                state.rows + new_rows,
+                state.rows + _new_rows(state, block, is_own),
                 state.num + num,
                 state.num_visible + num_visible,
             ),

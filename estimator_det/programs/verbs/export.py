@@ -239,7 +239,7 @@ def _report(export: Any, formats: Sequence[str]) -> None:
     from exporters.formats.check import describe
 
     for each in export.models:
-        compared = "not compared, because it is no model of one color image and its detections"
+        compared = "not compared: it does not give the detections of one color image"
         if each.difference is not None:
             compared = describe(each.difference)
         size = f"{each.num_bytes / 1e6:.1f} MB"
