@@ -45,16 +45,20 @@ def _top_k(values: Any, count: Any, axis: int, mode: str, index_type: str) -> Tu
     return ordered, opset11.gather_elements(best.output(1), places, axis).output(0)
 
 
-def _has_channels_last(interpolation: Any) -> bool:
+def _is_of_images(interpolation: Any) -> bool:
+    """Whether it resizes images [B, h, w, C] of a few channels, by their height and width."""
     axes = interpolation.inputs()[-1].get_source_output().get_node()
-    return axes.get_type_name() == "Constant" and axes.get_data().tolist() == [1, 2]
+    channels = interpolation.input(0).get_partial_shape()[-1]
+    is_of_sides = axes.get_type_name() == "Constant" and axes.get_data().tolist() == [1, 2]
+    return is_of_sides and channels.is_static and channels.get_length() <= 4
 
 
-def _resize_channels_first(interpolation: Any) -> None:
-    """Moves the channels of [B, h, w, C] forward, before pixels are normalized and interpolated.
+def _resize_channels(interpolation: Any) -> None:
+    """Interpolates each channel of images [B, h, w, C] by itself.
 
-    OpenVINO transposes in order to interpolate in any case. Done before, it has bytes to transpose,
-    and normalizes in long rows: together a fifth of the time of a small model with large photos.
+    OpenVINO would copy all pixels twice, as floats, in order to interpolate. Transposed before they
+    are normalized, they are bytes, and each channel is a picture of rank 3, which it does not copy.
+    Together this is a third of the time of a small model with large photos.
     """
     import numpy as np
     from openvino import opset11
@@ -76,13 +80,19 @@ def _resize_channels_first(interpolation: Any) -> None:
             moved = opset11.transpose(each.get_source_output(), forward)
             each.replace_source_output(moved.output(0))
         pixels = others[0]
+    num_channels = source.get_partial_shape()[3].get_length()
     pixels.replace_source_output(opset11.transpose(source, forward).output(0))
-    axes = opset11.constant(np.array([2, 3]))
-    interpolation.inputs()[-1].replace_source_output(axes.output(0))
-    readers = interpolation.output(0).get_target_inputs()
-    resized = opset11.transpose(interpolation, [0, 2, 3, 1]).output(0)
-    for each in readers:
-        each.replace_source_output(resized)
+
+    def with_sides(shape: List[int], image: Any, axes: List[int]) -> Any:
+        sides = opset11.gather(opset11.shape_of(image), np.array(axes), np.array(0))
+        return opset11.reshape(image, opset11.concat([np.array(shape), sides], 0), False)
+
+    image, *sizes, _ = (each.get_source_output() for each in interpolation.inputs())
+    options = {**interpolation.get_attributes(), "pads_begin": [0] * 3, "pads_end": [0] * 3}
+    channels = with_sides([-1], image, [2, 3])
+    resized = opset11.interpolate(channels, *sizes, axes=np.array([1, 2]), **options)
+    images = with_sides([-1, num_channels], resized, [1, 2])
+    interpolation.output(0).replace(opset11.transpose(images, [0, 2, 3, 1]).output(0))
 
 
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
@@ -94,8 +104,8 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     model = openvino.convert_model(graph)
     for node in model.get_ops():
         attributes = node.get_attributes()
-        if node.get_type_name() == "Interpolate" and _has_channels_last(node):
-            _resize_channels_first(node)
+        if node.get_type_name() == "Interpolate" and _is_of_images(node):
+            _resize_channels(node)
         if node.get_type_name() != "TopK" or not attributes["stable"]:
             continue
         values, count = (each.get_source_output() for each in node.inputs())
@@ -118,7 +128,7 @@ class Openvino(GraphFormat):
     converter = ("openvino",)
     runtime = ("openvino",)
     convert = staticmethod(_convert)
-    helpers = (_top_k, _has_channels_last, _resize_channels_first)
+    helpers = (_top_k, _is_of_images, _resize_channels)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)
