@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import List, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from estimator_det.compat import failures, tf
 from estimator_det.errors import RunError
 from estimator_det.files import matching
-from estimator_det.protos import pipeline_pb2
+from estimator_det.protos import input_reader_pb2, pipeline_pb2
 from exporters.image_files import list_images, read_image
 from inputs.datasets import shapes
 from inputs.decoding.decoder import decode_example_image
@@ -17,6 +18,18 @@ from inputs.records.tfrecord import compression_of
 
 COMPARED = 2  # images that a written model is compared on
 CALIBRATED = 100  # images that the ranges of int8 are measured on
+_LOG = logging.getLogger(__name__)
+
+
+def _records(reader: input_reader_pb2.InputReader) -> List[str]:
+    """Paths of the reader's records; none where their storage cannot be reached."""
+    paths: List[str] = []
+    for pattern in reader.tf_record_input_reader.input_path:
+        try:
+            paths += matching(pattern)
+        except tf.errors.OpError as error:  # a published configuration names others' storage
+            _LOG.warning("%s: not used as sample images: %s", pattern, failures.reason(error))
+    return sorted(paths)
 
 
 def sample_images(
@@ -31,10 +44,8 @@ def sample_images(
     if paths:
         return [read_image(path).pixels for path in list_images(paths)[:most]]
     for reader in [*config.eval_input_reader, config.train_input_reader]:
-        patterns = reader.tf_record_input_reader.input_path
-        paths = sorted(path for pattern in patterns for path in matching(pattern))
         images: List[np.ndarray] = []
-        for path in paths:
+        for path in _records(reader):
             try:
                 records = tf.data.TFRecordDataset(path, compression_of(path))
                 images += [decode_example_image(each).numpy() for each in records.take(most)]

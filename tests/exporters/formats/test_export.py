@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import bisect
+import copy
 import os
 import pathlib
 import re
@@ -21,6 +22,7 @@ from exporters.formats import check, converters, exchange
 from exporters.formats.base import FORMATS, num_bytes
 from exporters.formats.export import export_formats
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE, GraphDetector
+from exporters.formats.samples import sample_images
 from exporters.network import ExportOptions, RestoredNetwork, TfliteOptions, restored_network
 from tests.exporters.conftest import NAMES, Trained
 
@@ -135,6 +137,14 @@ def test_an_absent_sample_image_is_reported_before_anything_is_written(trained, 
     with pytest.raises(FileNotFoundError, match=r"none.jpg does not exist"):
         _export(trained, tmp_path / "exported", "saved_model", sample_images=["none.jpg"])
     assert not (tmp_path / "exported").exists()
+
+
+def test_records_in_storage_that_cannot_be_reached_are_no_sample_images(trained, caplog):
+    config = copy.deepcopy(trained.config)
+    for reader in (config.train_input_reader, *config.eval_input_reader):
+        reader.tf_record_input_reader.input_path[:] = ["nowhere://bucket/a.record"]
+    assert not sample_images(config, (), 1)
+    assert "nowhere://bucket/a.record: not used as sample images: File system" in caplog.text
 
 
 def test_a_label_map_in_the_folder_of_the_export_stays(trained, photos, tmp_path, monkeypatch):
