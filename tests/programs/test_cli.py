@@ -162,6 +162,7 @@ export CONFIG --trained_checkpoint_prefix=x --output_directory=o --input_type=im
 export CONFIG --output_dir=o --use_side_inputs=maybe | 2 | 'maybe' is neither true nor false
 export CONFIG --output_dir=e | 2 | no checkpoint is given: add the folder
 export none --output_dir=e | 3 | there is no file or folder none
+demo --output_dir=x[1] | 2 | --output_dir x[1]: TensorFlow takes the [ for a part of a pattern
 benchmark e --data=r --batch_sizes=1,x | 2 | must be whole numbers
 """
 

@@ -30,8 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from estimator_det.programs import demo
-    from model_fn.checkpoints import writing
+    from model_fn.checkpoints import find, writing
 
+    find.refuse_pattern(options.output_dir, "--output_dir")  # before the data are made
     with writing.writable_folder(options.output_dir, "output_dir"):
         demo.run_demo(
             options.output_dir,
