@@ -7,6 +7,7 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 from estimator_det.compat import tf, tf1
+from estimator_det.compat.private import add_control_input
 from estimator_det.config.field_rules import no_effect, non_default_fields
 from estimator_det.config.rules import rules
 from estimator_det.console.printing import quoted
@@ -172,6 +173,8 @@ def gradients_of(
         loss, list(variables), gate_gradients=tf1.train.Optimizer.GATE_NONE
     )
     pairs = [(gradient, variable) for gradient, variable in computed if gradient is not None]
+    for gradient, _ in pairs:
+        _delay_penalty(gradient)
     factor = train_config.bias_grad_multiplier or 1.0
 
     def scaled(gradient: Any, variable: tf.Variable) -> Any:
@@ -179,6 +182,20 @@ def gradients_of(
         return gradient * factor if is_bias else gradient
 
     return [(scaled(*pair), pair[1]) for pair in pairs]
+
+
+def _delay_penalty(gradient: Any) -> None:
+    """Lets the gradient of a penalty, a variable times a number, wait for the loss's gradient.
+
+    Else TensorFlow computes it when a step begins, and keeps as many bytes as the weights have.
+    """
+    if not isinstance(gradient, tf.Tensor) or gradient.op.type != "AddN":
+        return
+    terms = [term.op for term in gradient.op.inputs]
+    penalties = [op for op in terms if op.type == "Mul" and any(x.shape == [] for x in op.inputs)]
+    for penalty in penalties:
+        for term in set(terms).difference(penalties):
+            add_control_input(penalty, term)
 
 
 def make_train_op(

@@ -123,6 +123,19 @@ def test_bias_multiplier_then_global_norm():
     np.testing.assert_allclose(both, np.array([3, 8, 12]) / np.sqrt(9 + 64 + 144), rtol=1e-6)
 
 
+def test_gradients_of_penalties_wait_for_those_of_the_loss():
+    with tf.Graph().as_default():
+        images = tf.ones([1, 2, 2, 3])
+        maps = slim.conv2d(images, 4, 1, weights_regularizer=slim.l2_regularizer(0.1))
+        loss = tf.nn.l2_loss(maps) + tf.add_n(tf1.losses.get_regularization_losses())
+        optimizer = tf1.train.GradientDescentOptimizer(1.0)
+        pairs = train.compute_gradients(loss, optimizer, train_pb2.TrainConfig())
+        (sum_of_both,) = (gradient.op for gradient, _ in pairs if gradient.op.type == "AddN")
+        of_loss, of_penalty = sorted((x.op for x in sum_of_both.inputs), key=lambda op: op.type)
+        assert (of_loss.type, of_penalty.type) == ("Conv2DBackpropFilter", "Mul")
+        assert of_penalty.control_inputs == [of_loss]
+
+
 def test_gradients_are_reported_before_clipping():
     config = train_pb2.TrainConfig(bias_grad_multiplier=2.0, gradient_clipping_by_norm=5.0)
     with tf.Graph().as_default(), tf1.Session() as session:
