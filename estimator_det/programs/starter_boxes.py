@@ -94,7 +94,7 @@ def fit_boxes(
         return fits[size]
 
     resizer = model_part(draft.config).image_resizer
-    larger = None
+    larger, default = None, math.inf
     if resizer.WhichOneof("image_resizer_oneof") == "fixed_shape_resizer":
         default = resizer.fixed_shape_resizer.height
         step = _size_step(draft.config)
@@ -104,13 +104,14 @@ def fit_boxes(
             draft.reasons[f"{draft.model_path}.image_resizer"] = reason
     chosen = fit(draft.config, columns, known, has_heads=has_heads)
     if chosen is None:  # CenterNet
-        size = resizer.fixed_shape_resizer
-        small = small_classes(columns, (size.height, size.width), CENTER_NET_STRIDE)
+        size = model_part(draft.config).image_resizer.fixed_shape_resizer
+        sides = (size.height, size.width)
+        small = small_classes(columns, sides, CENTER_NET_STRIDE, names, default)
         return [f"class {names.get(i, i)}: {text}" for i, text in small.items()][:NUM_SHOWN]
     draft.config = chosen.config
     if chosen.reason:
         draft.reasons[_anchor_field(draft.config)] = chosen.reason
-    return _lines(chosen, columns, larger, names)
+    return _lines(chosen, columns, larger, names, default)
 
 
 def _size_step(config: pipeline_pb2.TrainEvalPipelineConfig) -> int:
@@ -299,7 +300,11 @@ def _with_anchors(
 
 
 def _lines(
-    fit: Fit, columns: Columns, larger: Optional[Fit], names: Mapping[int, str]
+    fit: Fit,
+    columns: Columns,
+    larger: Optional[Fit],
+    names: Mapping[int, str],
+    default: float = math.inf,
 ) -> List[str]:
     """How well anchors cover the boxes, and a line for each class that is hardly found."""
     coverage = fit.coverage
@@ -316,7 +321,7 @@ def _lines(
         sizes = ", ".join(f"{level.size[0]}x{level.size[1]}" for level in unused)
         lines.append(f"no box matches the anchors of the feature maps of {sizes} cells")
     texts = []
-    small = small_classes(columns, coverage.input_sizes[0], coverage.stride)
+    small = small_classes(columns, coverage.input_sizes[0], coverage.stride, names, default)
     for class_id, share in coverage.shares(coverage.poor).items():
         parts = []
         if share > UNMATCHED:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, Tuple
+from typing import Dict, List, Mapping, Tuple
 
 import numpy as np
 
+from estimator_det.console.printing import quoted
 from estimator_det.programs.starter_models import (
     DEFAULT_MODEL,
     DEFAULT_STRIDE,
@@ -15,11 +16,13 @@ from estimator_det.programs.starter_models import (
     find_starter,
 )
 from inputs.checks.statistics import Columns, box_sizes
+from inputs.conversion.tiles import LEAST_SHARE
 from model_fn.checks.data_problems import FEW_BOXES
 
 MIN_CELLS = 2  # cells of the finest feature map that a box should cover in each direction
 MOST_ENLARGED = 2  # a larger input by this factor takes four times as long, which is the most
 SMALLEST_TILE = 64  # pixels
+UNCUT = 0.9  # the median box in tiles, which cut some boxes off, as a share of it in whole images
 
 
 def least_side(stride: float) -> float:
@@ -54,12 +57,20 @@ def needs_finer_map(columns: Columns) -> bool:
     return cost(FINER_MODEL, FINER_STRIDE) < cost(DEFAULT_MODEL, DEFAULT_STRIDE)
 
 
-def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) -> Dict[int, str]:
+def small_classes(
+    columns: Columns,
+    input_size: Tuple[int, int],
+    stride: float,
+    names: Mapping[int, str],
+    published_side: float = math.inf,
+) -> Dict[int, str]:
     """Classes whose median box is below `least_side`, and what to do.
 
     Args:
         input_size: Height and width of the network's input.
         stride: Pixels between the cells of its finest feature map.
+        names: Class id -> name.
+        published_side: Height and width of the input of the model's own configuration, if fixed.
     """
     ids, needed = columns.class_ids, least_side(stride)
     fractions = columns.boxes[:, 2:] - columns.boxes[:, :2]
@@ -67,9 +78,12 @@ def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) 
     originals = median_sides(box_sizes(columns), ids)
     small = {class_id: side for class_id, side in sides.items() if side < needed}
     # A tile becomes the network's input, so that its objects grow by the same factor. One side of
-    # tiles serves all classes.
+    # tiles serves all classes. Tiles are more images than before, for which the same time allows
+    # no input above the published one.
     smallest = min((originals[class_id] for class_id in small), default=0.0)
-    tile = max(int(min(input_size) * smallest / needed), SMALLEST_TILE)
+    enlarged = UNCUT * smallest / needed
+    tile = max(int(min(*input_size, published_side) * enlarged), SMALLEST_TILE)
+    lost = ", ".join(quoted(names.get(i, i)) for i in _too_large(columns, tile))
     height, width = input_size
     texts = {}
     for class_id, side in small.items():
@@ -87,4 +101,14 @@ def small_classes(columns: Columns, input_size: Tuple[int, int], stride: float) 
             f"{reason if stride >= FINER_STRIDE else 'to have a shape'}. "
             f"Give {', or '.join(remedies)}"
         )
+        if lost:
+            texts[class_id] += f"; most boxes of {lost} are too large for such tiles"
     return texts
+
+
+def _too_large(columns: Columns, tile: int) -> List[int]:
+    """Classes of most of whose boxes no tile shows enough to keep them."""
+    sizes = box_sizes(columns)
+    is_lost = np.minimum(sizes, tile).prod(axis=1) < LEAST_SHARE * sizes.prod(axis=1)
+    ids = columns.class_ids
+    return [i for i in np.unique(ids).tolist() if is_lost[ids == i].mean() > 0.5]

@@ -347,18 +347,25 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
         # An input that is a little larger costs less than a pyramid.
         (0.105, False, r"below 31 pixels.*be 32.*an input of 305 pixels, or --model ssd_mob"),
         (0.08, True, "an input of 400 pixels, or --model ssd_mobilenet_v2_fpnlite_keras"),
-        (0.02, True, r"below 6 pixels of the input of 300x300; it.*be 32.*--tiles 93"),
+        (0.02, True, r"below 6 pixels of the input of 300x300; it.*be 32.*--tiles 84"),
     ],
 )
 def test_a_class_of_small_boxes_gets_a_finer_map_or_a_line(side, needs_finer, text):
     wide = columns_of([[0.1, 0.1, 0.1 + side * factor, 0.9] for factor in (1, 1.2) * 20])
     wide = wide._replace(class_ids=np.int32([1, 2] * 20))
     assert starter_small.needs_finer_map(wide) == needs_finer
-    lines = starter_small.small_classes(wide, (300, 300), 16)
+    lines = starter_small.small_classes(wide, (300, 300), 16, RARE)
     assert re.search(text, lines.get(1, "")) and bool(lines) == bool(text), lines
     assert len({re.search(r"--tiles \d+", line)[0] for line in lines.values()}) <= 1
     # Whatever the feature map, fewer pixels than 16 show no shape.
-    assert bool(starter_small.small_classes(wide, (144, 144), 4)) == (side < 0.11)
+    assert bool(starter_small.small_classes(wide, (144, 144), 4, RARE)) == (side < 0.11)
+
+
+def test_tiles_fit_the_published_input_and_name_classes_that_they_lose():
+    both = columns_of([[0.1, 0.1, 0.6, 0.6], [0.1, 0.1, 0.104, 0.104]] * 10)
+    both = both._replace(class_ids=np.int32([1, 2] * 10), sizes=np.full([10, 2], 3750))
+    (line,) = starter_small.small_classes(both, (1000, 1000), 8, RARE, 320).values()
+    assert re.search("--tiles 270,.* boxes of 'common' are too large for such tiles$", line)
 
 
 def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
@@ -417,6 +424,13 @@ def test_weights_take_larger_inputs_only_if_time_allows(hours, height):
     starter_plan._set_sizes(draft, columns, Budget(hours=hours), {1: "bee"}, True)
     assert draft.config.model.ssd.image_resizer.fixed_shape_resizer.height == height
     assert "0.08 of a pass over the data, which is too little" in starter_plan._passes(0.08)
+
+
+def test_the_chosen_size_of_centernet_is_too_small_for_a_class():
+    draft, columns = Draft(config_of("centernet_mobilenet_v2_fpn")), columns_of([[0, 0, 0.04, 1]])
+    limits = starter_boxes.SizeLimits(epochs=20.0)
+    (line,) = starter_boxes.fit_boxes(draft, columns, limits, RARE, has_heads=False)
+    assert "class common:" in line and "below 8 pixels of the input of 192x192" in line
 
 
 def test_weights_in_a_folder_of_any_name():
