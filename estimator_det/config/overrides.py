@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from estimator_det.config.assignments import assign, set_value
 from estimator_det.config.field_rules import range_of
-from estimator_det.config.text import is_repeated, nearest, parse_message
+from estimator_det.config.text import entries, is_repeated, nearest, parse_message
 from estimator_det.errors import ConfigError, UsageError
 from estimator_det.protos import optimizer_pb2, pipeline_pb2
 
@@ -196,7 +196,11 @@ def _set_learning_rate(config: Config, value: float) -> None:
 
 
 def rescale_schedule(config: Config, num_steps: int) -> Config:
-    """A copy with another number of steps, and a learning-rate schedule in the same proportion."""
+    """A copy with another number of steps, and a learning-rate schedule in the same proportion.
+
+    In a shorter run, averages of weights and of batch norm are over fewer steps, too: else they
+    would still contain their first values.
+    """
     kind = config.train_config.optimizer.WhichOneof("optimizer")
     rate = getattr(config.train_config.optimizer, kind).learning_rate if kind else None
     if rate is None or rate.WhichOneof("learning_rate") is None:  # reported by `check`
@@ -214,6 +218,8 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     # Warm-up and plateaus keep their share of the run.
     factor = num_steps / length
     changed = override(config, num_train_steps=num_steps)
+    if factor < 1:
+        _shorten_averages(changed, factor)
     rate = _learning_rate(changed)
     schedule = getattr(rate, _chosen(rate, "learning_rate"))
     for name in _STEPS_OF_SCHEDULES:
@@ -233,6 +239,19 @@ def rescale_schedule(config: Config, num_steps: int) -> Config:
     return changed
 
 
+def _shorten_averages(config: Config, factor: float) -> None:
+    def shorter(decay: float) -> float:
+        return max(decay ** (1 / factor), min(decay, _LEAST_DECAY))
+
+    for entry in entries(config.model):
+        if entry.field.name == "batch_norm":
+            entry.value.decay = shorter(entry.value.decay)
+    optimizer = config.train_config.optimizer
+    if optimizer.use_moving_average:
+        optimizer.moving_average_decay = shorter(optimizer.moving_average_decay)
+
+
+_LEAST_DECAY = 0.95  # An average over fewer than 20 steps is mostly noise.
 _STEPS_OF_SCHEDULES = (
     "decay_steps", "burnin_steps", "total_steps", "warmup_steps", "hold_base_rate_steps",
 )  # fmt: skip

@@ -206,11 +206,25 @@ def test_settings_that_are_refused(config, settings, words):
 def test_a_schedule_is_rescaled_to_another_number_of_steps(schedule, rescaled):
     text = (
         "train_config {{ num_steps: {} optimizer {{ adam_optimizer {{ "
-        "learning_rate {{ {} }} }} }} }}"
+        "learning_rate {{ {} }} }} use_moving_average: false }} }}"
     )
     config = parse_pipeline(text.format(1000, schedule))
     assert rescale_schedule(config, 50) == parse_pipeline(text.format(50, rescaled))
     assert config == parse_pipeline(text.format(1000, schedule))
+
+
+@pytest.mark.parametrize(
+    ("decay", "num_steps", "shorter"),
+    [(0.999, 40, 0.999), (0.999, 5, 0.999**4), (0.98, 5, 0.95), (0.9, 5, 0.9)],
+)
+def test_averages_of_a_shorter_run_are_over_fewer_steps(decay, num_steps, shorter):
+    config = with_schedule("cosine_decay_learning_rate { total_steps: 20 }")
+    norm = config.model.ssd.feature_extractor.conv_hyperparams.batch_norm
+    config.train_config.optimizer.moving_average_decay = norm.decay = decay
+    changed = rescale_schedule(config, num_steps)
+    norm = changed.model.ssd.feature_extractor.conv_hyperparams.batch_norm
+    assert norm.decay == pytest.approx(shorter)
+    assert changed.train_config.optimizer.moving_average_decay == pytest.approx(shorter)
 
 
 def test_a_schedule_without_an_end_is_not_rescaled():
