@@ -7,6 +7,7 @@ import os
 import statistics
 from typing import List, Mapping
 
+from estimator_det.config.text import entries
 from estimator_det.console.printing import quoted
 from estimator_det.errors import UsageError
 from estimator_det.files import json_lines
@@ -18,6 +19,7 @@ from model_fn.events import PROGRESS_FILE
 
 LOSS = "Loss/total_loss"
 OVERFITTING = 2.0  # loss of an evaluation over the loss of training, which augmentation increases
+FIRST_VALUES = 0.001  # share of first values above which averages of variances are far too large
 NUM_REPORTS = 5  # lines of progress; their median is the loss of training
 GOOD_PRECISION = 0.3  # the best class's average precision, below which nothing is learnt yet
 MIN_BOXES = 5  # Precision in fewer boxes of a class is mostly chance.
@@ -37,12 +39,14 @@ def findings(
     precisions = values.get("average_precisions", {})
     boxes = values.get("counts", {}).get("boxes", {})
     return [
-        *overfitting(model_dir, step, metrics.get(LOSS, math.nan)),
+        *overfitting(config, model_dir, step, metrics.get(LOSS, math.nan)),
         *classes_without_anchors(config, precisions, boxes),
     ]
 
 
-def overfitting(model_dir: str, step: int, evaluated: float) -> List[str]:
+def overfitting(
+    config: pipeline_pb2.TrainEvalPipelineConfig, model_dir: str, step: int, evaluated: float
+) -> List[str]:
     """A line if the loss of an evaluation is far above the loss of training before it."""
     reports = json_lines.read(os.path.join(model_dir, PROGRESS_FILE), ("step", "time"))
     # A resumed run repeats steps; the last value of each counts.
@@ -51,10 +55,21 @@ def overfitting(model_dir: str, step: int, evaluated: float) -> List[str]:
     # NaN compares false.
     if not last or not evaluated > OVERFITTING * statistics.median(last):
         return []
+    losses_at = (
+        f"the loss is {statistics.median(last):.2g} in training and {evaluated:.2g} in the "
+        f"evaluation at step {step}"
+    )
+    decays = [each.value.decay for each in entries(config) if each.field.name == "batch_norm"]
+    decay = max(decays, default=0.0)
+    if decay**step > FIRST_VALUES and not config.train_config.fine_tune_checkpoint:
+        return [
+            f"short training: {losses_at}. With a decay of {decay:.4g}, {decay**step:.1%} of the "
+            "averages of batch norm are still their first values. Train for more steps, or lower "
+            f"each batch_norm.decay to {max(1 - 20 / step, 0.9):.4g}"
+        ]
     return [
-        f"overfitting: the loss is {statistics.median(last):.2g} in training and {evaluated:.2g} "
-        f"in the evaluation at step {step}. Train on more images or with more augmentation, or "
-        "keep the best checkpoint and end earlier (--best_metric, --patience)"
+        f"overfitting: {losses_at}. Train on more images or with more augmentation, or keep the "
+        "best checkpoint and end earlier (--best_metric, --patience)"
     ]
 
 

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from estimator_det.files import json_lines
+from estimator_det.protos import pipeline_pb2
 from model_fn.checks import data_check, findings
 from model_fn.events import PROGRESS_FILE
 
@@ -25,10 +26,17 @@ def test_overfitting(tmp_path, step, evaluated, found):
         json_lines.append(
             str(tmp_path / PROGRESS_FILE), {"step": at, "time": 1.0, findings.LOSS: loss}
         )
-    lines = findings.overfitting(str(tmp_path), step, evaluated)
-    assert [line[:47] for line in lines] == [
-        "overfitting: the loss is 0.2 in training and 0."
-    ] * found
+    config = pipeline_pb2.TrainEvalPipelineConfig()
+    norm = config.model.ssd.feature_extractor.conv_hyperparams.batch_norm
+    for norm.decay, weights, cause in [
+        (0.89, "", "overfitting"),
+        (0.9, "", "short training"),
+        (0.9, "c", "overfitting"),
+    ]:
+        config.train_config.fine_tune_checkpoint = weights
+        lines = findings.overfitting(config, str(tmp_path), step, evaluated)
+        start = f"{cause}: the loss is 0.2 in training and 0."
+        assert [line[: len(start)] for line in lines] == [start] * found
 
 
 @pytest.mark.parametrize(
