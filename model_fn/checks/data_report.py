@@ -108,13 +108,15 @@ class Repair(NamedTuple):
 
 
 def repair(scan: Scan) -> Optional[Repair]:
-    """Settings under which no fault of a record stops a run; None if none does now."""
+    """Settings under which no fault of a record stops a run; None if none does, or none helps."""
     if all(entry.action != FAIL for entry in scan.entries):
         return None
     actions = resolve_actions(CLIP, {})
     skipped = {
         (e.file, e.record) for e in scan.entries if actions[e.kind] == SKIP and e.record >= 0
     }
+    if len(skipped) >= scan.num_records:  # No record would be left.
+        return None
     policy = f"{scan.reader}.bad_records.policy=CLIP"
     limit = f"{scan.reader}.bad_records.max_skipped={len(skipped)}"
     return Repair([policy, limit] if skipped else [policy], len(skipped))

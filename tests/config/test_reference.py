@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from estimator_det.config import reference
@@ -39,8 +41,10 @@ def test_a_field_is_explained(path, lines):
 
 
 def test_the_verb_prints_it_without_a_configuration(capsys):
-    assert cli.main(["check-config", "--explain", "train_config.num_steps"]) == 0
-    assert "range: 0 to 4,294,967,295 steps" in capsys.readouterr().out
+    for options, has_line in [([], str.splitlines), (["--json"], json.loads)]:
+        assert cli.main(["check-config", "--explain", "train_config.num_steps", *options]) == 0
+        lines = has_line(capsys.readouterr().out)
+        assert "range: 0 to 4,294,967,295 steps" in [line.strip() for line in lines]
     with pytest.raises(UsageError, match="TrainConfig has no field 'num_step'; did you mean"):
         reference.explain("train_config.num_step.x")
     with pytest.raises(UsageError, match=r"TrainConfig\.num_steps has no field 'x'"):

@@ -37,8 +37,10 @@ def run(options: argparse.Namespace) -> int:
     if options.explain:
         from estimator_det.config import reference
 
-        for line in reference.explain(options.explain):
+        lines = reference.explain(options.explain)
+        for line in lines:
             console.print_line(line)
+        console.report_result([line.strip() for line in lines])
         return console.EXIT_OK
     tpu_checks.check_options(options)
     for name, is_given in (

@@ -99,8 +99,10 @@ def test_report_of_a_whole_configuration(config):
 
 
 def test_the_settings_that_are_told_mend_it(no_anchors, config):
-    settings = data_report.repair(check(config).scans[0])
+    scan = check(config).scans[0]
+    settings = data_report.repair(scan)
     assert settings is not None and settings.num_skipped == 1
+    assert data_report.repair(scan._replace(num_records=1)) is None  # nothing would be left
     from estimator_det.config import pipeline
 
     repaired = pipeline.apply_overrides(config, settings.settings)
