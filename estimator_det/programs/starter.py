@@ -229,8 +229,8 @@ def set_width(draft: Draft, epochs: float) -> float:
     if extractor_type(draft.config) not in NARROW_TYPES or epochs >= GOOD_EPOCHS / NARROW_SPEED:
         return epochs
     reason = (
-        f"In the given time all channels would allow {epochs:.0f} passes over the data; half of "
-        f"them take {NARROW_SPEED:g} times as many."
+        f"In the given time all channels would allow {counted(round(epochs), 'pass', 'passes')} "
+        f"over the data; half of them take {NARROW_SPEED:g} times as many."
     )
     draft.set("model.ssd.feature_extractor.depth_multiplier", 0.5, reason)
     return epochs * NARROW_SPEED

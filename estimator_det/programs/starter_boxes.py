@@ -181,7 +181,7 @@ def _first(sizes: List[int], fits: Callable[[int], bool]) -> int:
 
 
 def _few(size: int, epochs: float) -> str:
-    passes = f"{epochs:.0f} passes over the data in the given time"
+    passes = f"{counted(round(epochs), 'pass', 'passes')} over the data in the given time"
     return f"{size} pixels would allow {passes}, which is few."
 
 

@@ -306,7 +306,8 @@ def _nothing_left(options: ConvertOptions, image_index: index.Index) -> Exceptio
     reason = f". The first fault: {examples[0]}" if examples else ""
     if not image_index.num_images:
         place = options.source.annotations or options.source.images
-        return UsageError(f"{place} gives no image{reason}")
+        remedy = reason or ": correct --annotations, --images or --from"
+        return UsageError(f"{place} gives no image of the format {options.format}{remedy}")
     if reason:
         return ConversionError(f"no object is left{reason}")
     return UsageError("the source has no object with a class; name the classes by --label_map")

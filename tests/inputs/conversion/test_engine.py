@@ -315,7 +315,7 @@ def test_all_faults_are_reported_before_the_conversion_stops(tmp_path):
     [
         ([("cat", ["x"] * 4)], "^no object is left. The first fault: .*a.txt, line 2: broken_sou"),
         ([], "no object with a class; name the classes by"),
-        (None, "label_2 gives no image. The first fault: .*no_image"),
+        (None, "label_2 gives no image of the format kitti. The first fault: .*no_image"),
     ],
 )
 def test_a_source_that_leaves_nothing_is_refused(tmp_path, cats, message):
