@@ -120,7 +120,8 @@ def real_pixels(true_shapes: tf.Tensor, shape: Tuple[int, int], stride: int) -> 
 
     True shapes are int32 [B, 2 or more], height and width of the images.
     """
-    limits = -(-true_shapes // stride)
+    # Without a negative number, of which the converter to ONNX rounds quotients up.
+    limits = (true_shapes + stride - 1) // stride
     rows = tf.range(shape[0]) < limits[:, :1]
     columns = tf.range(shape[1]) < limits[:, 1:2]
     return tf.cast(rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :], tf.float32)

@@ -59,7 +59,14 @@ def pad_to_multiple(images: tf.Tensor, multiple: int) -> tf.Tensor:
     if multiple == 1:
         return images
     height, width = height_and_width(images)
-    return tf.pad(images, [[0, 0], [0, -height % multiple], [0, -width % multiple], [0, 0]])
+    rows, columns = (next_multiple(length, multiple) - length for length in (height, width))
+    return tf.pad(images, [[0, 0], [0, rows], [0, columns], [0, 0]])
+
+
+def next_multiple(length: Length, multiple: int) -> Length:
+    """The smallest multiple that is not below a length."""
+    # Without a negative number, of which the converter to ONNX rounds quotients up.
+    return (length + multiple - 1) // multiple * multiple
 
 
 @dataclass(frozen=True)
@@ -399,7 +406,7 @@ def _pad_to_multiple(config: image_resizer_pb2.PadToMultipleResizer) -> Resizer:
     multiple = config.multiple
 
     def padded_size(height: Length, width: Length) -> Tuple[Length, Length]:
-        return -(-height // multiple) * multiple, -(-width // multiple) * multiple
+        return next_multiple(height, multiple), next_multiple(width, multiple)
 
     return Resizer(
         lambda height, width: (height, width),
