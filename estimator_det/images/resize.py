@@ -218,6 +218,15 @@ def makes_gray(config: pipeline_pb2.TrainEvalPipelineConfig) -> bool:
     return any(getattr(resizer, "convert_to_grayscale", False) for _, resizer in resizers)
 
 
+def resize_method(config: pipeline_pb2.TrainEvalPipelineConfig) -> Tuple[str, str]:
+    """Path and name of the model's interpolation; BILINEAR for a resizer without interpolation."""
+    at, resizers = _chosen(config)
+    kind = str(resizers.WhichOneof("image_resizer_oneof"))
+    resizer = getattr(resizers, kind, None)
+    number = getattr(resizer, "resize_method", image_resizer_pb2.BILINEAR)
+    return f"{at}.{kind}.resize_method", image_resizer_pb2.ResizeType.Name(number)
+
+
 @rules(pipeline_pb2.TrainEvalPipelineConfig)
 def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Iterator[Problem]:
     """Padding and grayscale fit the channels that training reads."""

@@ -10,6 +10,7 @@ import itertools
 import logging
 import os
 import platform
+import re
 import sys
 from typing import Any, Iterable, List, Optional, Sequence
 
@@ -77,6 +78,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_Formatter, allow_abbrev=False, add_help=False, **settings)
+        self._negative_number_matcher = re.compile(r"-\d")  # a value may begin so, such as -1,300
         self.common: Sequence[str] = ()  # options in the help by `-h`; empty for all
         text = "show this help message and exit"
         self.add_argument("-h", "--help", action=_ShortHelp, nargs=0, help=text)

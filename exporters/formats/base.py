@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from typing import NamedTuple, Optional, Tuple, Type
+from typing import NamedTuple, Optional, Sequence, Tuple, Type
 
 from estimator_det.compat import tf
 from estimator_det.config.registry import Registry
-from estimator_det.protos import pipeline_pb2
+from estimator_det.errors import UsageError
+from estimator_det.images.resize import resize_method
+from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from exporters.loaded_model import LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork, Variant
 from exporters.reading.published import Published
@@ -37,6 +39,7 @@ class ExportFormat:
         file: File or folder of the model inside the folder of an export.
         converter: Modules that `write` needs in the environment of converters.
         runtime: Modules that `load` needs in this one.
+        resize_methods: Names of `ResizeType` that a written model has.
         variant: Adds tensors to the network's graph that `write` needs.
         start: How files of the format begin, of START_BYTES; None if `recognizes` looks further.
     """
@@ -45,11 +48,19 @@ class ExportFormat:
     file: str
     converter: Tuple[str, ...] = ()
     runtime: Tuple[str, ...] = ()
+    resize_methods: Sequence[str] = image_resizer_pb2.ResizeType.keys()
     variant: Optional[Variant] = None
     start: Optional[re.Pattern[bytes]] = None
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         """Raises UsageError for what cannot be written, before anything slow."""
+        path, method = resize_method(config)
+        if method not in self.resize_methods:
+            raise UsageError(
+                f"--format {self.name}: {path}: is {method}, and {self.name} models resize images "
+                f"by {' or '.join(self.resize_methods)}; export saved_model or frozen_graph, or "
+                f"--set {path}=BILINEAR, which changes what is detected"
+            )
 
     def write(self, network: RestoredNetwork, path: str) -> bool:
         """Writes the model to a path; False if a warning has said why it cannot be written."""

@@ -68,6 +68,7 @@ def static_graph(network: RestoredNetwork) -> Any:
 class GraphFormat(ExportFormat):
     """Base class of formats that the converters of other packages write from a graph file."""
 
+    resize_methods: Sequence[str] = ("BILINEAR", "NEAREST_NEIGHBOR")
     variant = staticmethod(static_outputs)
     # Writes a model; takes the path of a `GraphDef` file, the names of its input and outputs, and
     # the path of the model. Its source runs in the interpreter of converters, so that it imports
@@ -80,6 +81,7 @@ class GraphFormat(ExportFormat):
     uses_tensorflow = False
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
+        super().check(config, options)
         tensors = [name for name in INPUT_TYPES if INPUT_TYPES.get(name) is not tf.string]
         if options.input_types[0] not in tensors:
             raise UsageError(

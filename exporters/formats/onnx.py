@@ -109,6 +109,7 @@ class Onnx(GraphFormat):
     file = "model.onnx"
     converter = ("tf2onnx", "tensorflow")
     runtime = ("onnxruntime",)
+    resize_methods = ("BILINEAR", "NEAREST_NEIGHBOR", "BICUBIC")
     convert = staticmethod(_convert)
     helpers = (_align_regions,)
     uses_tensorflow = True

@@ -101,11 +101,13 @@ class Tflite(ExportFormat):
 
     name = "tflite"
     file = "model.tflite"
+    resize_methods = ("BILINEAR",)
     variant = staticmethod(raw_outputs)
     start = re.compile(b"(?s).{4}" + IDENTIFIER)
 
     def check(self, config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOptions) -> None:
         check_tflite(config, options)
+        super().check(config, options)
         if is_quantized(config):
             if options.quantize is not None:
                 raise UsageError(
@@ -159,7 +161,7 @@ class Tflite(ExportFormat):
         detections = counted(numbers["max_detections"], "detection")
         if options.tflite.use_regular_nms:
             per_class = numbers["detections_per_class"]
-            return f"keeps {detections} of an image at most, {per_class} of a class"
+            return f"keeps {detections} of an image at most, {per_class:,} of a class"
         return (
             f"keeps {detections} of an image at most; boxes of different classes suppress each "
             "other, unless --use_regular_nms is given"
@@ -286,6 +288,11 @@ def check_tflite(config: pipeline_pb2.TrainEvalPipelineConfig, options: ExportOp
     if additional_channels(config):
         raise UsageError(
             "--format tflite: num_additional_channels is not 0; only color images are supported yet"
+        )
+    if options.input_shape is not None and options.input_shape[0] not in (None, 1):
+        raise UsageError(
+            f"--format tflite: --input_shape: has batches of {options.input_shape[0]}; a TFLite "
+            "model takes one image, so the first number must be 1 or -1"
         )
     if kind == "ssd":
         check_postprocessing(config.model.ssd, options.tflite)

@@ -243,6 +243,7 @@ def test_a_missing_converter_is_reported_before_anything_is_written(
 
 
 QUANTIZED = "graph_rewriter { quantization { delay: 10 } }"
+RESIZER = "model { ssd { image_resizer { fixed_shape_resizer { resize_method:"
 CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } } }"
 
 
@@ -253,6 +254,8 @@ CONTEXT = "model { faster_rcnn { context_config { max_num_context_features: 5 } 
         ("tfjs", CONTEXT, "attend to context features are not supported yet"),
         ("tflite", QUANTIZED, "--quantize: is float16, and graph_rewriter.quantization gives"),
         ("tflite", CONTEXT, "model is faster_rcnn"),
+        ("tflite", f"{RESIZER} NEAREST_NEIGHBOR }} }} }} }}", "is NEAREST_NEIGHBOR, and tflite"),
+        ("openvino", f"{RESIZER} BICUBIC }} }} }} }}", "resize_method: is BICUBIC, and openvino"),
     ],
 )
 def test_models_that_a_format_cannot_be(name, change, message, trained):
@@ -284,7 +287,8 @@ def test_int8_needs_images(trained, tmp_path):
         (["--input_type=image_tensr"], "did you mean 'image_tensor'"),
         (["--input_type=tf_example,tf_example"], "give at least one, and each only once"),
         (["--input_shape=1,300,300"], "has 3 sizes"),
-        (["--input_shape=1,300,0,None"], "'0' is not a size"),
+        (["--input_shape", "-1,300,0,None"], "'0' is not a size"),
+        (["--format=tflite", "--input_shape=8,64,64,3"], "--input_shape: has batches of 8"),
         (["--side_input_types=float"], "--side_input_types: needs --use_side_inputs"),
         (["--format=onnx", "--converter_python=none"], "--converter_python: none is no Python"),
         (["--set=model.ssd.num_classes=-1"], "model.ssd.num_classes: is -1"),
