@@ -121,6 +121,14 @@ class LoadedModel(abc.ABC):
                 f"{sorted(REQUIRED_OUTPUTS)}. Give the model of an export"
             )
 
+    def refuse_channels(self, channels: Optional[int], remedy: str) -> None:
+        """Raises RunError, which ends in the remedy, unless a model takes color images."""
+        if channels not in (None, COLOR_CHANNELS):
+            raise RunError(
+                f"{self.path} takes images of {channels} channels, and detect reads files of red, "
+                f"green and blue only; {remedy}"
+            )
+
     def take_input(self, shape: Any, remedy: str) -> None:
         """Reads batch and image size from the shape of a model's only input.
 
@@ -131,12 +139,8 @@ class LoadedModel(abc.ABC):
                 f"{self.path} takes batches of {shape[0]} images only, and detect runs one image "
                 "at a time; export it again with batch size -1 or 1"
             )
-        if shape.rank == 4 and shape[3] not in (None, COLOR_CHANNELS):
-            raise RunError(
-                f"{self.path} takes images of {shape[3]} channels, and detect reads files of red, "
-                f"green and blue only; {remedy}"
-            )
         if shape.rank == 4:
+            self.refuse_channels(shape[3], remedy)
             self.image_size = (shape[1], shape[2])
         # A scalar input is one serialized example, as of the Estimator's exports.
         self.batch_size = 1 if shape.rank == 0 or (shape.rank and shape[0] == 1) else None
@@ -148,6 +152,9 @@ class LoadedModel(abc.ABC):
         Returns:
             The arrays of the model under the names of `Detections.to_dict`, at least
             REQUIRED_OUTPUTS; float32, class ids from 1, boxes as fractions of the image.
+
+        Raises:
+            tf.errors.OpError: if the model cannot use images of this size; others may work.
         """
 
     def name(self, class_id: int) -> str:

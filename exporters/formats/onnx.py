@@ -8,6 +8,7 @@ from typing import Any, Dict, List
 import numpy as np
 
 from estimator_det import files
+from estimator_det.compat import tf
 from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
@@ -147,14 +148,18 @@ class OnnxDetector(LoadedModel):
         is_image = len(inputs) == 1 and len(inputs[0].shape) == 4 and inputs[0].type in _TYPES
         self.refuse_unless(is_image, (each.name for each in inputs), self._names)
         # Sizes that are not fixed have names.
-        self.batch_size, height, width, _ = (
+        self.batch_size, height, width, channels = (
             each if isinstance(each, int) else None for each in inputs[0].shape
         )
+        self.refuse_channels(channels, "run it with onnxruntime directly")
         self.image_size = (height, width)
+        self._failures = (errors.Fail, errors.InvalidArgument, errors.RuntimeException)
         self._input, self._type = inputs[0].name, _TYPES[inputs[0].type]
 
     def run(self, images: np.ndarray) -> Dict[str, np.ndarray]:
-        values = self._session.run(
-            list(self._names.values()), {self._input: images.astype(self._type)}
-        )
+        feed = {self._input: images.astype(self._type)}
+        try:
+            values = self._session.run(list(self._names.values()), feed)
+        except self._failures as error:
+            raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
         return dict(zip(self._names, values))

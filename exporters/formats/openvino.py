@@ -13,7 +13,7 @@ from estimator_det.compat import tf
 from estimator_det.errors import RunError
 from exporters.formats.base import FORMATS
 from exporters.formats.converters import GraphFormat
-from exporters.loaded_model import OUTPUT_PREFIXES, LoadedModel, parent_folder
+from exporters.loaded_model import NUM, OUTPUT_PREFIXES, LoadedModel, parent_folder
 
 MODEL_FILE = "model.xml"
 _TYPES = {"u8": np.uint8, "f32": np.float32}
@@ -164,8 +164,8 @@ class OpenvinoDetector(LoadedModel):
             compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise RunError(
-                f"{path} cannot be loaded: {str(error).splitlines()[0]}. It is damaged, or needs a "
-                "newer openvino; export it again"
+                f"{path} cannot be loaded: {_reason(error)}. It is damaged, or needs a newer "
+                "openvino; export it again"
             ) from error
         names: Dict[str, Any] = {
             name.split(":")[0]: output for output in compiled.outputs for name in output.get_names()
@@ -176,9 +176,10 @@ class OpenvinoDetector(LoadedModel):
         self.refuse_unless(is_typed, (each.any_name for each in inputs), names)
         # Names of operations inside the graph remain as further names of its outputs.
         self._outputs = {name: names[name] for name in names if name.startswith(OUTPUT_PREFIXES)}
-        self.batch_size, height, width, _ = (
+        self.batch_size, height, width, channels = (
             None if each.is_dynamic else each.get_length() for each in inputs[0].partial_shape
         )
+        self.refuse_channels(channels, "run it with openvino directly")
         self.image_size = (height, width)
         self._type = _TYPES[inputs[0].element_type.get_type_name()]
         self._compiled = compiled
@@ -188,9 +189,16 @@ class OpenvinoDetector(LoadedModel):
         try:
             outputs = self._compiled([images.astype(self._type)])
         except RuntimeError as error:
-            reason = str(error).split("\n")[0]
-            raise RunError(f"{self.path} fails: {reason}. Export it again") from error
-        return {name: outputs[output] for name, output in self._outputs.items()}
+            raise tf.errors.InvalidArgumentError(None, None, _reason(error)) from error
+        values = {name: outputs[output] for name, output in self._outputs.items()}
+        if len(values[NUM]) != len(images):  # OpenVINO has no error for images without pixels
+            raise tf.errors.InvalidArgumentError(None, None, "the resized image has no pixels")
+        return values
+
+
+def _reason(error: RuntimeError) -> str:
+    """The last line of an OpenVINO error; lines before it name places in its sources."""
+    return str(error).strip().splitlines()[-1]
 
 
 def _model_file(path: str) -> str:

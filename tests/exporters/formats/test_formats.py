@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from estimator_det.compat import tf, tf1
+from estimator_det.errors import RunError
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
@@ -60,6 +61,18 @@ def test_files_that_are_no_model(tmp_path, exported):
         formats.load_model(str(tmp_path / "run"))
 
 
+def _convert(chosen, graph, outputs, folder):
+    (folder / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
+    path = str(folder / "converted.onnx")
+    chosen.convert(str(folder / "graph.pb"), "images", outputs, path)
+    return path
+
+
+def _openvino_model(graph, outputs, folder):
+    path = _convert(Openvino, graph, outputs, folder)
+    return pytest.importorskip("openvino").Core().read_model(os.path.join(path, "model.xml"))
+
+
 def test_openvino_keeps_the_order_of_equal_values_without_its_slow_sort(tmp_path):
     openvino = pytest.importorskip("openvino")
     values = np.array([[0.1, 0.5, 0.9, 0.5, 0.2, 0.9, 0.5]], np.float32)
@@ -68,10 +81,7 @@ def test_openvino_keeps_the_order_of_equal_values_without_its_slow_sort(tmp_path
         best = tf.math.top_k(images, 5)
         for name, tensor in best._asdict().items():
             tf.identity(tensor, name=name)
-    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    path = str(tmp_path / "openvino")
-    Openvino.convert(str(tmp_path / "graph.pb"), "images", list(best._fields), path)
-    model = openvino.Core().read_model(os.path.join(path, "model.xml"))
+    model = _openvino_model(graph, list(best._fields), tmp_path)
     outputs = openvino.compile_model(model, "CPU")([values])
     assert outputs["values:0"].tolist() == [[np.float32(x) for x in (0.9, 0.9, 0.5, 0.5, 0.5)]]
     assert outputs["indices:0"].tolist() == [[2, 5, 1, 3, 6]]
@@ -88,15 +98,35 @@ def test_openvino_resizes_with_channels_first(tmp_path, scale):
         normal = tf.cast(images, tf.float32) * scale - 1.0
         resized = tf.identity(tf1.image.resize(normal, [4, 5]) + 1.0, name="resized")
         wanted = session.run(resized, {images: pixels})
-    (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    path = str(tmp_path / "openvino")
-    Openvino.convert(str(tmp_path / "graph.pb"), "images", ["resized"], path)
-    model = openvino.Core().read_model(os.path.join(path, "model.xml"))
+    model = _openvino_model(graph, ["resized"], tmp_path)
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     (actual,) = openvino.compile_model(model, "CPU", options)([pixels]).values()
     np.testing.assert_allclose(actual, wanted, rtol=1e-5)
     kinds = [each.get_type_name() for each in model.get_ordered_ops()]
     assert kinds.index("Transpose") < kinds.index("Multiply") < kinds.index("Interpolate")
+
+
+@pytest.mark.parametrize("name", ["onnx", "openvino"])
+def test_images_that_a_model_cannot_use(name, tmp_path):
+    chosen = FORMATS.get(name)()
+    for module in (*chosen.converter, *chosen.runtime):
+        pytest.importorskip(module)
+    for channels in (5, 3):
+        with tf.Graph().as_default() as graph:
+            images = tf1.placeholder(tf.float32, [None, None, None, channels], name="images")
+            halves = tf1.image.resize(images, tf.shape(images)[1:3] // 2)
+            for output in REQUIRED_OUTPUTS:
+                tf.reshape(halves, [-1, channels], name=output)
+        (tmp_path / str(channels)).mkdir()
+        path = _convert(chosen, graph, [*REQUIRED_OUTPUTS], tmp_path / str(channels))
+        if channels != 3:
+            with pytest.raises(RunError, match="takes images of 5 channels, and detect reads"):
+                chosen.load(path)
+    model = chosen.load(path)
+    assert len(model.run(np.zeros([1, 2, 3, 3]))[REQUIRED_OUTPUTS[0]]) == 1
+    for shape in ([1, 1, 9, 3], [1, 2, 3, 4]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"pixels|Scale|shape|dimensions"):
+            model.run(np.zeros(shape))
 
 
 def test_outputs_of_openvino_have_no_names_of_inner_operations(tmp_path):
