@@ -95,6 +95,24 @@ def _resize_channels(interpolation: Any) -> None:
     interpolation.output(0).replace(opset11.transpose(images, [0, 2, 3, 1]).output(0))
 
 
+def _gather_without_batch(model: Any) -> None:
+    """Gathers from a batch of one image as if it were none.
+
+    With a batch of a fixed size of one, OpenVINO 2026.4 reads past the values, and crashes.
+    """
+    from openvino import opset11
+
+    for node in model.get_ops():
+        if node.get_type_name() == "Loop":
+            _gather_without_batch(node.get_function())
+        if node.get_type_name() != "Gather" or node.get_attributes()["batch_dims"] != 1:
+            continue
+        values, rows, axis = (each.get_source_output() for each in node.inputs())
+        if values.get_partial_shape()[0] == 1:
+            gathered = opset11.gather(values, opset11.squeeze(rows, [0]), axis)
+            node.output(0).replace(gathered.output(0))
+
+
 def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
     import os
 
@@ -114,6 +132,7 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
         for old, new in zip(node.outputs(), sorted_outputs):
             new.set_names(old.get_names())
             old.replace(new)
+    _gather_without_batch(model)
     model.validate_nodes_and_infer_types()
     # Weights stay float32: half precision is a choice of the device.
     openvino.save_model(model, os.path.join(path, "model.xml"), compress_to_fp16=False)
@@ -128,7 +147,7 @@ class Openvino(GraphFormat):
     converter = ("openvino",)
     runtime = ("openvino",)
     convert = staticmethod(_convert)
-    helpers = (_top_k, _is_of_images, _resize_channels)
+    helpers = (_top_k, _is_of_images, _resize_channels, _gather_without_batch)
 
     def recognizes(self, path: str) -> bool:
         file_path = _model_file(path)

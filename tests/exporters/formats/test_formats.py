@@ -106,6 +106,27 @@ def test_openvino_resizes_with_channels_first(tmp_path, scale):
     assert kinds.index("Transpose") < kinds.index("Multiply") < kinds.index("Interpolate")
 
 
+def test_openvino_gathers_from_one_image_without_a_crash(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    values = np.arange(24, dtype=np.float32).reshape(1, 6, 4)
+    with tf.Graph().as_default() as graph:
+        table = tf1.placeholder(tf.float32, [1, 6, 4], name="images")
+        rows = tf.where(table[:, :, 0] > 7.0, 5, 1)
+
+        def add(i, total):
+            return i + 1, total + tf.gather(table, rows, batch_dims=1)
+
+        _, total = tf.while_loop(lambda i, _: i < 2, add, add(0, 0.0))
+        tf.identity(total, name="total")
+    model = _openvino_model(graph, ["total"], tmp_path)
+    (loop,) = (each for each in model.get_ops() if each.get_type_name() == "Loop")
+    nodes = [*model.get_ops(), *loop.get_function().get_ops()]
+    gathers = [each.get_attributes() for each in nodes if each.get_type_name() == "Gather"]
+    assert len(gathers) > 1 and not any(each["batch_dims"] for each in gathers)
+    outputs = openvino.compile_model(model, "CPU")([values])
+    np.testing.assert_array_equal(outputs["total:0"], 2 * values[:, [1, 1, 5, 5, 5, 5]])
+
+
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
 def test_images_that_a_model_cannot_use(name, tmp_path):
     chosen = FORMATS.get(name)()
