@@ -166,7 +166,9 @@ def _set_sizes(
 def find_records(folder: str) -> starter.Records:
     """Parts of a data set by name: `train`, and the first of `HELD_OUT` that is there."""
     label_map = os.path.join(folder, "label_map.pbtxt")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"there is no folder {folder}; correct the path")
+    names = os.listdir(folder)
     parts = {name.partition(".record")[0] for name in names if ".record" in name}
     held_out = next((name for name in HELD_OUT if name in parts), None)
     if TRAIN not in parts or held_out is None or not os.path.isfile(label_map):

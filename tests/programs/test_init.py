@@ -192,11 +192,15 @@ def test_a_folder_without_held_out_records_is_refused(tmp_path):
     (tmp_path / "train.record-00000-of-00001").touch()
     with pytest.raises(FileNotFoundError, match=r"parts found: train.*--split train=0.8,val=0.2"):
         starter_plan.find_records(str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="there is no folder absent"):
+        starter_plan.find_records("absent")
 
 
-def test_an_unknown_model_is_refused_with_the_nearest_name():
-    with pytest.raises(UsageError, match="ssd_mobilenet_v2"):
-        starter_models.find_starter("ssd_mobilnet_v2")
+@pytest.mark.parametrize("option", ["model", "pretrained"])
+def test_an_unknown_model_is_refused_before_the_data_are_read(option, tmp_path, capsys):
+    data = ["absent", "--from", "labelme", "--annotations", "absent", "--output_dir", str(tmp_path)]
+    assert cli.main(["init", *data, f"--{option}", "ssdlite_mobilnet_v2"]) == 2
+    assert "did you mean 'ssdlite_mobilenet_v2" in capsys.readouterr().err
 
 
 def photographs(side: int) -> Columns:

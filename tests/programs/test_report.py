@@ -282,6 +282,7 @@ def test_commands_quote_paths(runs):
 def test_refusals(runs, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "there is no training run in" in capsys.readouterr().err
+    assert cli.main(["report", __file__]) == 2
     project = tmp_path / "project"
     project.mkdir()
     (project / "run").symlink_to(runs[0])

@@ -155,7 +155,7 @@ def check_format(name: str) -> None:
     """Refuses a data set format that neither this package nor a plug-in reads."""
     if name not in (*CONVERTERS, TFRECORD):
         what, remedy = CONVERTERS.refusal(name)
-        raise UsageError(f"--from: the dataset format {what}. {remedy}")
+        raise UsageError(f"--from: the dataset format {what}; {remedy}")
 
 
 def missing_options(source_format: str, arguments: Mapping[str, Any]) -> List[str]:

@@ -72,15 +72,25 @@ def run(options: argparse.Namespace) -> None:
     if os.path.exists(path) and not options.overwrite:
         raise FileExistsError(f"{path} exists. Add --overwrite to replace it")
     from estimator_det import files
-    from estimator_det.programs import pretrained, starter, starter_plan, starter_text
+    from estimator_det.programs import (
+        pretrained,
+        starter,
+        starter_models,
+        starter_plan,
+        starter_text,
+    )
     from model_fn.checkpoints import writing
 
     with writing.writable_folder(options.output_dir, "output_dir"):
+        # A wrong name is reported before the data are converted, which may take hours.
+        if options.model:
+            starter_models.find_starter(options.model)
+        weights = pretrained.resolve(options.pretrained) if options.pretrained else None
         plan = starter_plan.make_plan(
             options.records or _convert(options),
             starter.Budget(options.hours, options.num_train_steps),
             model=options.model,
-            weights=pretrained.resolve(options.pretrained) if options.pretrained else None,
+            weights=weights,
         )
         command = _train_command(path)
         # The first lines of the file repeat it: who finds it later knows where it is from.

@@ -38,6 +38,9 @@ def run(options: argparse.Namespace) -> None:
     from model_fn.checkpoints import writing
 
     runs = [run_folder(path) for path in options.runs]
+    for run in runs:
+        if os.path.isfile(run):
+            raise UsageError(f"{run} is a file: give the folder of a run or project")
     path = options.output or os.path.join(runs[0], PAGE)
     with writing.writable_folder(os.path.dirname(path) or ".", "output"):
         ownership.check_file(path, "report")
