@@ -20,7 +20,8 @@ BATCH_SIZE = 8  # tiles that run together
 # Detections of an image that are merged; time and memory grow with the square of their number.
 MOST_DETECTIONS = 2000
 SAME_OBJECT_IOU = 0.5  # two detections of a class that overlap this much are of one object
-# A detection that its tile cuts off is dropped if a kept box of its class covers this share of it.
+# A worse detection, such as one that its tile cuts off, is dropped if a kept box of its class
+# covers this share of it.
 COVERED_SHARE = 0.7
 _BORDER = 2.0  # pixels; a box that ends this near to a side of its tile is cut off there
 
@@ -56,38 +57,40 @@ class TiledDetector(Detector):
 
     def _merged(self, image: np.ndarray, tiles: Sequence[Tile], untiled: Detections) -> Detections:
         size = (image.shape[0], image.shape[1])
-        parts, is_cut = [untiled], [np.zeros(len(untiled), bool)]
+        # A tile shows all of these, larger: its box is better, even at a lower score.
+        sides = np.diff(untiled.normalized_boxes.reshape(-1, 2, 2), axis=1)[:, 0] * size
+        parts, is_worse = [untiled], [(sides <= self._overlap * self._side).all(axis=1)]
         for start in range(0, len(tiles), BATCH_SIZE):
             batch = tiles[start : start + BATCH_SIZE]
             pixels = [image[t.top : t.top + t.height, t.left : t.left + t.width] for t in batch]
             for tile, detections in zip(batch, super().detect_batch(np.stack(pixels))):
                 parts.append(_moved(detections, tile, size, untiled.image_size))
-                is_cut.append(_is_cut(detections, tile, size))
+                is_worse.append(_is_cut(detections, tile, size))
         joined = _joined(parts)
         # Tiles without objects have detections of the lowest scores, as many as all others.
         best = np.argsort(-joined.scores, kind="stable")[:MOST_DETECTIONS]
         joined = joined.select(best)
-        kept = kept_detections(joined, np.concatenate(is_cut)[best])
+        kept = kept_detections(joined, np.concatenate(is_worse)[best])
         return joined.select(kept)
 
 
-def kept_detections(detections: Detections, is_cut: np.ndarray) -> np.ndarray:
+def kept_detections(detections: Detections, is_worse: np.ndarray) -> np.ndarray:
     """Indices of one detection for each object, by falling score.
 
     Args:
-        is_cut: Bool [n], True for boxes that a side of their tile cuts off. Whole boxes go before
-            these, regardless of scores.
+        is_worse: Bool [n], True for boxes that a side of their tile cuts off, and for small boxes
+            of the whole image. All others go before these, regardless of scores.
     """
     boxes = detections.normalized_boxes.astype(np.float64)
     areas = np.prod(np.maximum(boxes[:, 2:] - boxes[:, :2], 0), axis=1)
     kept: List[int] = []
-    for i in np.lexsort((-detections.scores, is_cut)):
+    for i in np.lexsort((-detections.scores, is_worse)):
         same = [k for k in kept if detections.classes[k] == detections.classes[i]]
         low = np.maximum(boxes[same, :2], boxes[i, :2])
         high = np.minimum(boxes[same, 2:], boxes[i, 2:])
         shared = np.prod(np.maximum(high - low, 0), axis=1)
         is_same = shared >= SAME_OBJECT_IOU * np.maximum(areas[same] + areas[i] - shared, 1e-12)
-        if is_cut[i]:
+        if is_worse[i]:
             is_same |= shared >= COVERED_SHARE * max(areas[i], 1e-12)
         if not is_same.any():
             kept.append(int(i))

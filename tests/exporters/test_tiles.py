@@ -48,7 +48,7 @@ def _detections(boxes, scores, classes=None) -> Detections:
 
 
 @pytest.mark.parametrize(
-    ("boxes", "scores", "classes", "is_cut", "expected"),
+    ("boxes", "scores", "classes", "is_worse", "expected"),
     [
         # The same object from two tiles: the better one.
         ([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.42]], [0.6, 0.7], [1, 1], [0, 0], [1]),
@@ -63,9 +63,9 @@ def _detections(boxes, scores, classes=None) -> Detections:
         ([], [], [], [], []),
     ],
 )
-def test_one_detection_of_each_object_is_kept(boxes, scores, classes, is_cut, expected):
+def test_one_detection_of_each_object_is_kept(boxes, scores, classes, is_worse, expected):
     detections = _detections(boxes, scores, classes)
-    assert tiles.kept_detections(detections, np.array(is_cut, bool)).tolist() == expected
+    assert tiles.kept_detections(detections, np.array(is_worse, bool)).tolist() == expected
 
 
 class SpotModel(LoadedModel):
@@ -103,6 +103,21 @@ def test_a_small_object_in_a_large_image_is_found_once_and_whole():
     (halved,) = detector.detect_batch(image[np.newaxis], (2000, 1400))
     assert halved.boxes.round().tolist() == [[940, 760, 1000, 820]]
     assert max(batch for batch, _, _ in model.batches) == tiles.BATCH_SIZE
+
+
+def test_a_tile_has_the_better_box_of_a_small_object():
+    class CoarseModel(SpotModel):
+        def run(self, images):
+            outputs = super().run(images)
+            if images.shape[1] > 400:  # the whole image: a box that is not exact, at a higher score
+                outputs[BOXES] += 0.01
+                outputs[SCORES] += 0.05
+            return outputs
+
+    image = np.zeros([1000, 700, 3], np.uint8)
+    image[470:530, 380:440] = 255
+    for side, expected in ((400, [470, 380, 530, 440]), (290, [480, 387, 540, 447])):
+        assert tiles.TiledDetector(CoarseModel(), side)(image).boxes.round().tolist() == [expected]
 
 
 def test_the_best_detections_of_very_many_are_merged(monkeypatch):
