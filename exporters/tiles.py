@@ -22,8 +22,10 @@ MOST_DETECTIONS = 2000
 SAME_OBJECT_IOU = 0.5  # two detections of a class that overlap this much are of one object
 # A worse detection, such as one that its tile cuts off, is dropped if a kept box of its class
 # covers this share of it.
-COVERED_SHARE = 0.7
-_BORDER = 2.0  # pixels; a box that ends this near to a side of its tile is cut off there
+COVERED_SHARE = 0.5
+# A box that ends this near to a side of its tile is cut off there; as a share of the tile, since a
+# box around a part of an object is not exact.
+_BORDER = 0.03
 
 
 class TiledDetector(Detector):
@@ -99,13 +101,13 @@ def kept_detections(detections: Detections, is_worse: np.ndarray) -> np.ndarray:
 
 def _is_cut(detections: Detections, tile: Tile, size: Tuple[int, int]) -> np.ndarray:
     """Bool [n], True for boxes that end at a side of their tile which is inside of the image."""
-    top, left, bottom, right = detections.boxes.T
+    top, left, bottom, right = detections.normalized_boxes.T
     height, width = size
     return (
         ((top < _BORDER) & (tile.top > 0))
         | ((left < _BORDER) & (tile.left > 0))
-        | ((bottom > tile.height - _BORDER) & (tile.top + tile.height < height))
-        | ((right > tile.width - _BORDER) & (tile.left + tile.width < width))
+        | ((bottom > 1 - _BORDER) & (tile.top + tile.height < height))
+        | ((right > 1 - _BORDER) & (tile.left + tile.width < width))
     )
 
 

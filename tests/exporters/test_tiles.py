@@ -56,6 +56,8 @@ def _detections(boxes, scores, classes=None) -> Detections:
         ([[0, 0, 0.4, 0.4], [0, 0, 0.4, 0.42]], [0.6, 0.7], [1, 2], [0, 0], [1, 0]),
         # A part that a tile cuts off, although its score is higher.
         ([[0, 0, 0.8, 0.4], [0, 0, 0.2, 0.4]], [0.6, 0.9], [1, 1], [0, 1], [0]),
+        # A part whose box is larger than what its tile shows of the object.
+        ([[0, 0, 0.8, 0.4], [0.74, 0, 0.84, 0.4]], [0.6, 0.9], [1, 1], [0, 1], [0]),
         # A small object inside of a large one, which no tile cuts: both.
         ([[0, 0, 0.8, 0.4], [0, 0, 0.2, 0.4]], [0.6, 0.9], [1, 1], [0, 0], [1, 0]),
         # An object that is larger than a tile, and not seen as a whole: its best part stays.
@@ -66,6 +68,12 @@ def _detections(boxes, scores, classes=None) -> Detections:
 def test_one_detection_of_each_object_is_kept(boxes, scores, classes, is_worse, expected):
     detections = _detections(boxes, scores, classes)
     assert tiles.kept_detections(detections, np.array(is_worse, bool)).tolist() == expected
+
+
+def test_a_box_that_ends_some_pixels_before_the_side_of_a_tile_is_cut_off():
+    detections = _detections([[0.5, 0.5, 0.6, 0.98], [0.5, 0.5, 0.98, 0.6]], [0.5, 0.5])
+    is_cut = tiles._is_cut(detections, tiles.Tile(0, 0, 300, 300), (300, 900))
+    assert is_cut.tolist() == [True, False]
 
 
 class SpotModel(LoadedModel):
