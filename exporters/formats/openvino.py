@@ -81,17 +81,19 @@ def _resize_channels(interpolation: Any) -> None:
             each.replace_source_output(moved.output(0))
         pixels = others[0]
     num_channels = source.get_partial_shape()[3].get_length()
-    pixels.replace_source_output(opset11.transpose(source, forward).output(0))
+    planes = opset11.transpose(source, forward)
+    pixels.replace_source_output(planes.output(0))
 
-    def with_sides(shape: List[int], image: Any, axes: List[int]) -> Any:
-        sides = opset11.gather(opset11.shape_of(image), np.array(axes), np.array(0))
+    def with_sides(shape: List[int], image: Any, sized: Any, axes: List[int]) -> Any:
+        sides = opset11.gather(opset11.shape_of(sized), np.array(axes), np.array(0))
         return opset11.reshape(image, opset11.concat([np.array(shape), sides], 0), False)
 
     image, *sizes, _ = (each.get_source_output() for each in interpolation.inputs())
     options = {**interpolation.get_attributes(), "pads_begin": [0] * 3, "pads_end": [0] * 3}
-    channels = with_sides([-1], image, [2, 3])
+    # The shape of `image` itself is not transposed before the whole model is validated.
+    channels = with_sides([-1], image, planes, [2, 3])
     resized = opset11.interpolate(channels, *sizes, axes=np.array([1, 2]), **options)
-    images = with_sides([-1, num_channels], resized, [1, 2])
+    images = with_sides([-1, num_channels], resized, resized, [1, 2])
     interpolation.output(0).replace(opset11.transpose(images, [0, 2, 3, 1]).output(0))
 
 
@@ -105,7 +107,7 @@ def _gather_without_batch(model: Any) -> None:
     for node in model.get_ops():
         if node.get_type_name() == "Loop":
             _gather_without_batch(node.get_function())
-        if node.get_type_name() != "Gather" or node.get_attributes()["batch_dims"] != 1:
+        if node.get_type_name() != "Gather" or node.get_attributes().get("batch_dims") != 1:
             continue
         values, rows, axis = (each.get_source_output() for each in node.inputs())
         if values.get_partial_shape()[0] == 1:

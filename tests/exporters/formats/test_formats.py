@@ -9,7 +9,7 @@ from estimator_det.errors import RunError
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
-from exporters.formats.openvino import Openvino
+from exporters.formats.openvino import Openvino, _gather_without_batch
 from exporters.loaded_model import REQUIRED_OUTPUTS, label_map_of, parent_folder, read_class_names
 
 
@@ -89,12 +89,15 @@ def test_openvino_keeps_the_order_of_equal_values_without_its_slow_sort(tmp_path
     assert sorts and not any(each.get_attributes()["stable"] for each in sorts)
 
 
-@pytest.mark.parametrize("scale", [2.0, [2.0, 3.0, 5.0]])
-def test_openvino_resizes_with_channels_first(tmp_path, scale):
+@pytest.mark.parametrize(
+    ("scale", "shape"),
+    [(2.0, [None, None, None]), ([2.0, 3.0, 5.0], [None, 7, None]), ([2.0, 3.0, 5.0], [2, 7, 9])],
+)
+def test_openvino_resizes_with_channels_first(tmp_path, scale, shape):
     openvino = pytest.importorskip("openvino")
     pixels = np.random.default_rng(0).integers(0, 255, [2, 7, 9, 3]).astype(np.uint8)
     with tf.Graph().as_default() as graph, tf1.Session() as session:
-        images = tf1.placeholder(tf.uint8, [None, None, None, 3], name="images")
+        images = tf1.placeholder(tf.uint8, [*shape, 3], name="images")
         normal = tf.cast(images, tf.float32) * scale - 1.0
         resized = tf.identity(tf1.image.resize(normal, [4, 5]) + 1.0, name="resized")
         wanted = session.run(resized, {images: pixels})
@@ -125,6 +128,9 @@ def test_openvino_gathers_from_one_image_without_a_crash(tmp_path):
     assert len(gathers) > 1 and not any(each["batch_dims"] for each in gathers)
     outputs = openvino.compile_model(model, "CPU")([values])
     np.testing.assert_array_equal(outputs["total:0"], 2 * values[:, [1, 1, 5, 5, 5, 5]])
+    image = openvino.opset1.parameter([1, 2], np.float32)
+    without_attribute = openvino.opset1.gather(image, np.array([0]), np.array(1))
+    _gather_without_batch(openvino.Model([without_attribute], [image]))
 
 
 @pytest.mark.parametrize("name", ["onnx", "openvino"])
