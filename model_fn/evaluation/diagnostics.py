@@ -17,6 +17,7 @@ from model_fn.drawing.boxes import picture_summary
 from model_fn.evaluation import details, label_faults, matching
 from model_fn.evaluation.matching import MATCH_IOU, MatchedImage, Matches
 from model_fn.evaluation.metrics.base import EvaluatedBatch, Scope
+from model_fn.evaluation.metrics.coco import CocoBoxMetrics
 from model_fn.evaluation.metrics.coco_matching import AREAS, RECALLS
 from model_fn.evaluation.metrics.overlaps import box_area
 from model_fn.evaluation.reliability import precision_by_score
@@ -28,6 +29,9 @@ AREA_LIMITS = AREAS["medium"]  # between the others
 MAX_CLASSES_DRAWN = 20
 MAX_CURVES = len(charts.COLORS) - 1
 BACKGROUND = "none"
+# The means of COCO, which count this many detections of an image and class.
+COCO_MEANS = ("DetectionBoxes_Precision/mAP", "DetectionMasks_Precision/mAP")
+COCO_LIMIT = CocoBoxMetrics.limits[-1]
 
 
 class EvalDiagnostics:
@@ -45,6 +49,7 @@ class EvalDiagnostics:
         size = len(ids)
         self._images = 0
         self._boxes = np.zeros(size, np.int64)
+        self._most_boxes = 0  # the most of a class in an image
         self._detections = np.zeros(size, np.int64)
         self._over_score = np.zeros(size, np.int64)
         self._areas = np.zeros(len(AREA_NAMES), np.int64)
@@ -96,6 +101,7 @@ class EvalDiagnostics:
         np.add.at(self._areas, areas, 1)
         # `+=` with an index array would count a class only once per image.
         np.add.at(self._boxes, classes, 1)
+        self._most_boxes = max(self._most_boxes, int(np.bincount(classes).max(initial=0)))
         np.add.at(self._detections, image.classes, 1)
         np.add.at(self._over_score, image.classes[image.scores >= self._min_score], 1)
         iou = image.iou[:, real][image.classes[:, np.newaxis] == classes]
@@ -122,6 +128,7 @@ class EvalDiagnostics:
             "images": self._images,
             "boxes": dict(zip(self._names, self._boxes.tolist())),
             "detections": dict(zip(self._names, self._detections.tolist())),
+            "most_boxes_of_class": self._most_boxes,
             "boxes_by_area": dict(zip(AREA_NAMES, self._areas.tolist())),
             "boxes_of_unknown_class": {str(k): n for k, n in self._unknown_boxes.items()},
             "detections_of_unknown_class": {str(k): n for k, n in self._unknown_detections.items()},
@@ -215,7 +222,7 @@ def explain_metrics(
     counts: Mapping[str, Any],
     score_field: str = "",
 ) -> Dict[str, str]:
-    """Metric name -> reason, for each metric that is -1, 0 or NaN.
+    """Metric name -> reason, for each metric that is -1, 0 or NaN, or bounded by COCO's limit.
 
     Args:
         scopes: Of the metrics of detections; other values, such as losses, may be -1 or 0.
@@ -231,6 +238,11 @@ def explain_metrics(
             reasons[name] = _why_absent(scope, counts)
         elif scope is not None and value == 0:
             reasons[name] = _why_zero(scope, counts, score_field)
+        elif name in COCO_MEANS and counts["most_boxes_of_class"] > COCO_LIMIT:
+            reasons[name] = (
+                f"an image has {counts['most_boxes_of_class']} boxes of a class, of which COCO's "
+                f"metrics can find {COCO_LIMIT}; pascal_voc_detection_metrics has no limit"
+            )
     return reasons
 
 

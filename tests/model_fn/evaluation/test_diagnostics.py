@@ -101,6 +101,15 @@ def test_why_minus_one():
     assert "1 detections are not finite" in _why([not_finite], {MAP: math.nan})[MAP]
 
 
+def test_why_more_boxes_than_coco_counts_lower_the_mean():
+    few, many = (_batch([BOX] * n, [1] * n, [BOX], [0.9], [1]) for n in (100, 101))
+    assert not _why([few, few], {MAP: 0.5})
+    assert (
+        "101 boxes of a class, of which COCO's metrics can find 100"
+        in _why([many], {MAP: 0.5})[MAP]
+    )
+
+
 @pytest.mark.parametrize(
     ("found", "scores", "classes", "reason"),
     [
