@@ -235,7 +235,7 @@ def _check_channels(config: pipeline_pb2.TrainEvalPipelineConfig, _: str) -> Ite
     for field, resizer in resizers.ListFields():
         is_gray = resizer.convert_to_grayscale if field.name != "identity_resizer" else False
         values: Any = getattr(resizer, "per_channel_pad_value", ())
-        channels = 1 if is_gray else RGB + additional
+        channels = RGB + additional  # images become gray after they are padded
         if values and resizer.pad_to_max_dimension and len(values) != channels:
             yield error(
                 f"{at}.{field.name}.per_channel_pad_value",
