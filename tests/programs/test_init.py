@@ -152,6 +152,9 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
     assert "val.record* has no image to evaluate on" in capsys.readouterr().err
 
 
+ABSENT = ["absent", "--from", "labelme", "--annotations", "absent", "--output_dir", "o"]
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -166,6 +169,9 @@ def test_a_data_set_is_converted_first(small_network, tmp_path, monkeypatch, cap
         (["--records", "r", "--hours", "no", "--output_dir", "o"], "is not a time"),
         (["r", "--records", "s"], "r and --records s are given"),
         (["--list", "--hours", "1"], "--hours has no effect with --list"),
+        # Before the data are looked at.
+        ([*ABSENT, "--model", "ssdlite_mobilnet_v2"], "did you mean 'ssdlite_mobilenet_v2'"),
+        ([*ABSENT, "--pretrained", "ssd_mobilnet_v2_coco"], "did you mean 'ssd_mobilenet_v2_coco"),
     ],
 )
 def test_wrong_usage(arguments, message, capsys, monkeypatch, tmp_path):
@@ -194,13 +200,6 @@ def test_a_folder_without_held_out_records_is_refused(tmp_path):
         starter_plan.find_records(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="there is no folder absent"):
         starter_plan.find_records("absent")
-
-
-@pytest.mark.parametrize("option", ["model", "pretrained"])
-def test_an_unknown_model_is_refused_before_the_data_are_read(option, tmp_path, capsys):
-    data = ["absent", "--from", "labelme", "--annotations", "absent", "--output_dir", str(tmp_path)]
-    assert cli.main(["init", *data, f"--{option}", "ssdlite_mobilnet_v2"]) == 2
-    assert "did you mean 'ssdlite_mobilenet_v2" in capsys.readouterr().err
 
 
 def photographs(side: int) -> Columns:
