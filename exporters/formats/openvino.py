@@ -212,7 +212,8 @@ class OpenvinoDetector(LoadedModel):
         except RuntimeError as error:
             raise tf.errors.InvalidArgumentError(None, None, _reason(error)) from error
         values = {name: outputs[output] for name, output in self._outputs.items()}
-        if len(values[NUM]) != len(images):  # OpenVINO has no error for images without pixels
+        # OpenVINO has no error for images without pixels, which have no anchors.
+        if not all(each.size for name, each in values.items() if name.startswith((NUM, "raw_"))):
             raise tf.errors.InvalidArgumentError(None, None, "the resized image has no pixels")
         return values
 

@@ -138,19 +138,21 @@ def test_images_that_a_model_cannot_use(name, tmp_path):
     chosen = FORMATS.get(name)()
     for module in (*chosen.converter, *chosen.runtime):
         pytest.importorskip(module)
+    outputs = [*REQUIRED_OUTPUTS, "raw_detection_boxes"]
     for channels in (5, 3):
         with tf.Graph().as_default() as graph:
             images = tf1.placeholder(tf.float32, [None, None, None, channels], name="images")
             halves = tf1.image.resize(images, tf.shape(images)[1:3] // 2)
             for output in REQUIRED_OUTPUTS:
-                tf.reshape(halves, [-1, channels], name=output)
+                tf.reshape(tf.reduce_sum(halves), [1], name=output)
+            tf.reshape(halves, [1, -1, channels], name="raw_detection_boxes")
         (tmp_path / str(channels)).mkdir()
-        path = _convert(chosen, graph, [*REQUIRED_OUTPUTS], tmp_path / str(channels))
+        path = _convert(chosen, graph, outputs, tmp_path / str(channels))
         if channels != 3:
             with pytest.raises(RunError, match="takes images of 5 channels, and detect reads"):
                 chosen.load(path)
     model = chosen.load(path)
-    assert len(model.run(np.zeros([1, 2, 3, 3]))[REQUIRED_OUTPUTS[0]]) == 1
+    assert model.run(np.zeros([1, 2, 3, 3])).keys() == {*outputs}
     for shape in ([1, 1, 9, 3], [1, 2, 3, 4]):
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"pixels|Scale|shape|dimensions"):
             model.run(np.zeros(shape))
