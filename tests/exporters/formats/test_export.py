@@ -321,24 +321,15 @@ def test_fields_that_an_export_does_not_use_are_not_checked(change, tmp_path, ca
 def test_the_graph_of_converters(calibrated, tmp_path):
     """Converters know all its operations, and it detects the same."""
     folder = str(tmp_path / "exported")
-    with restored_network(
-        calibrated.config,
-        calibrated.checkpoint,
-        folder,
-        ExportOptions(),
-        [converters.static_outputs],
-    ) as network:
+    arguments = (calibrated.config, calibrated.checkpoint, folder, ExportOptions())
+    with restored_network(*arguments, [converters.static_outputs]) as network:
         graph_def = converters.static_graph(network)
         pixels = np.random.default_rng(0).integers(0, 256, [1, 40, 60, 3], dtype=np.uint8)
         expected = network.run(pixels)
     seen = [node.op for node in graph_def.node]
     seen += [node.op for each in graph_def.library.function for node in each.node_def]
-    assert not {
-        "CombinedNonMaxSuppression",
-        "DenseBincount",
-        "FusedBatchNormV3",
-        "UpperBound",
-    } & set(seen)
+    unknown = {"CombinedNonMaxSuppression", "DenseBincount", "FusedBatchNormV3", "UpperBound"}
+    assert unknown.isdisjoint(seen)
     assert "RaggedTensorToTensor" not in seen and "TensorScatterMax" not in seen
     model = GraphDetector(folder, graph_def)
     difference = check.compare(calibrated.config.model, [expected], model, list(pixels))

@@ -4,11 +4,14 @@ import shutil
 import numpy as np
 import pytest
 
+from estimator_det.boxes.heatmaps import real_pixels
 from estimator_det.compat import tf, tf1
 from estimator_det.errors import RunError
+from estimator_det.images.resize import pad_to_multiple
 from exporters import formats
 from exporters.formats.base import FORMATS
 from exporters.formats.frozen_graph import FROZEN_GRAPH_FILE
+from exporters.formats.onnx import Onnx
 from exporters.formats.openvino import Openvino, _gather_without_batch
 from exporters.loaded_model import REQUIRED_OUTPUTS, label_map_of, parent_folder, read_class_names
 
@@ -107,6 +110,17 @@ def test_openvino_resizes_with_channels_first(tmp_path, scale, shape):
     np.testing.assert_allclose(actual, wanted, rtol=1e-5)
     kinds = [each.get_type_name() for each in model.get_ordered_ops()]
     assert kinds.index("Transpose") < kinds.index("Multiply") < kinds.index("Interpolate")
+
+
+def test_onnx_rounds_sizes_up_to_multiples(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    with tf.Graph().as_default() as graph:
+        images = tf1.placeholder(tf.float32, [None, None, None, 3], name="images")
+        tf.identity(pad_to_multiple(images, 4), name="padded")
+        tf.identity(real_pixels(tf.shape(images)[tf.newaxis, 1:], (3, 3), 4), name="real")
+    session = onnxruntime.InferenceSession(_convert(Onnx, graph, ["padded", "real"], tmp_path))
+    padded, real = session.run(None, {"images:0": np.ones([1, 5, 8, 3], np.float32)})
+    assert padded.shape == (1, 8, 8, 3) and real.sum() == 4
 
 
 def test_openvino_gathers_from_one_image_without_a_crash(tmp_path):

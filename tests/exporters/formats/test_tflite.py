@@ -18,11 +18,7 @@ from exporters import Detector
 from exporters.formats import check, tflite, tflite_metadata
 from exporters.formats.tflite import TfliteDetector
 from exporters.formats.tflite_metadata import Normalization, add_metadata, read_normalization
-from exporters.formats.tflite_reader import (
-    POSTPROCESS,
-    read_tflite,
-    unpack,
-)
+from exporters.formats.tflite_reader import POSTPROCESS, read_tflite, unpack
 from exporters.network import ExportOptions, TfliteOptions
 from tests.conftest import ROOT
 from tests.exporters.conftest import NAMES, Trained
