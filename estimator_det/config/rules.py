@@ -130,6 +130,10 @@ def check_tpu(
 
 def require(config: Message, *parts: str) -> None:
     """Raises the errors of a configuration, or of parts of it, which are beginnings of paths."""
+    if not isinstance(config, Message):
+        raise TypeError(
+            f"the configuration is a {type(config).__name__}; give what read_pipeline returns"
+        )
     raise_errors(problem for problem in check(config) if problem.field.startswith(parts or ""))
 
 

@@ -326,6 +326,11 @@ def test_every_field_is_read(fields_read):
     assert not unread, "make them work, or give them a rule in their .proto file"
 
 
+def test_a_path_is_no_configuration():
+    with pytest.raises(TypeError, match="is a str; give what read_pipeline returns"):
+        rules.require("my.config")
+
+
 def test_the_rules_fit_each_other():
     for name, rule in RULES.items():
         reports = [rule.refused, rule.no_effect, rule.replaced_by, rule.needs]

@@ -157,6 +157,7 @@ detect exported | 2 | give images, videos or folders of images beside the export
 detect --model=m a.jpg --threshold=nan | 2 | between 0 and 1, or auto
 detect --model=m a.jpg --min_score=-.1 | 2 | between 0 and 1, or auto
 convert --from=detection_jsonl --to=tfrecord --min_score=1.5 | 2 | '1.5' is not a score: give a num
+detect --model=m a.jpg --tiles=8 | 2 | '8' is no side of tiles: give 16 pixels or more
 convert --from=coc --to=tfrecord --output_dir=o | 2 | did you mean 'coco'
 export CONFIG --trained_checkpoint_prefix=x --output_directory=o --input_type=image_tensr | 2 | did
 export CONFIG --output_dir=o --use_side_inputs=maybe | 2 | 'maybe' is neither true nor false

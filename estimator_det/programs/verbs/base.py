@@ -135,6 +135,13 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def tile_side(text: str) -> int:
+    """The side of tiles in pixels, with the limit of `eval_config.tiles.side`."""
+    if not text.isdecimal() or int(text) < 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is no side of tiles: give 16 pixels or more")
+    return int(text)
+
+
 def number(is_allowed: Callable[[float], bool], refusal: str) -> Callable[[str], float]:
     """The type of an option whose value is a number; the refusal says what it is not."""
 

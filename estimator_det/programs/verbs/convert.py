@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     positive,
     print_report,
     score,
+    tile_side,
     write_report,
 )
 from inputs.datasets.converters import CONVERTERS
@@ -90,7 +91,7 @@ def _add_record_arguments(group: Any) -> None:
     group.add_argument("--encode", choices=("jpeg", "png"), help="encode all images again")
     add_options(group, int, {"--quality": "quality of JPEG files encoded again (default: 92)"})
     text = "cut images into overlapping tiles of this many pixels a side, each a record"
-    add_options(group, positive, {"--tiles": text})
+    add_options(group, tile_side, {"--tiles": text})
     text = "what to do with rotation by EXIF (default: refuse)"
     add_options(group, str, {"--exif": text}, choices=("refuse", "apply"))
 

@@ -17,6 +17,7 @@ from estimator_det.programs.verbs.base import (
     positive,
     run_folder,
     score,
+    tile_side,
 )
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "also look at overlapping tiles of this many pixels a side, which the model sees in full "
         "resolution"
     )
-    add_options(group, positive, {"--tiles PIXELS": text})
+    add_options(group, tile_side, {"--tiles PIXELS": text})
     group = parser.add_argument_group("many images, in shards")
     texts = {
         "--runner": "run as an Apache Beam pipeline on this runner, e.g. DirectRunner; images and "
