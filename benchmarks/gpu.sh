@@ -8,6 +8,8 @@
 # RECORD    TFRecord file with JPEG images, and LABEL_MAP of its classes
 # PYTHON    interpreter with this product and TensorFlow's CUDA wheels; default: .venv/bin/python
 # TORCH     interpreter with torchvision, to compare with; by default nothing is compared
+# REFERENCE folder of the Object Detection API, to compare with, and REFERENCE_PYTHON, an interpreter
+#           that runs it; `python -m benchmarks.reference --help` says how to get both
 # SMALLEST  1: one test file, one configuration, steps of one image; to try the script on a CPU
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -67,4 +69,7 @@ part tests run_tests
 part training "$python" -m benchmarks.gpu --configs "$CONFIGS" --record "$RECORD" \
   --label_map "$LABEL_MAP" "${speed[@]}"
 part serving serving
+[ -z "${REFERENCE:-}" ] || part reference "$REFERENCE_PYTHON" -m benchmarks.reference --turns 1 \
+  --reference "$REFERENCE" --config "$CONFIGS/ssd_mobilenet_v1_pets.config" --record "$RECORD" \
+  --label_map "$LABEL_MAP"
 [ ${#failed[@]} -eq 0 ] || { echo "failed: ${failed[*]}; see $output"; exit 1; }
