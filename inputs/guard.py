@@ -136,10 +136,14 @@ class Guard:
             with tf.control_dependencies([_stop_unless_empty(error)]):
                 return tf.constant(False)
 
+        @tf.autograph.experimental.do_not_convert
+        def no_elements(_: tf.Tensor) -> tf.data.Dataset:
+            return elements.take(0)
+
         # In order, so that a run reports the same records for any number of calls.
         elements = records.map(attempt, num_parallel_calls=num_parallel_calls, deterministic=True)
         elements = elements.ignore_errors()
-        end = tf.data.Dataset.from_tensors(0).filter(stop).flat_map(lambda _: elements.take(0))
+        end = tf.data.Dataset.from_tensors(0).filter(stop).flat_map(no_elements)
         return elements.concatenate(end)
 
     def _report(self, numbers: tf.Tensor, locations: tf.Tensor) -> tf.Tensor:

@@ -32,6 +32,13 @@ def test_range_is_that_of_the_package():
     assert f"tensorflow>={oldest},<{newest}" in versions.PACKAGES
 
 
+def test_import_of_tensorflow_spares_setuptools():
+    script = (
+        "import estimator_det.compat, sys; assert not {'setuptools', 'distutils'} & {*sys.modules}"
+    )
+    run_python("-c", script, check=True)
+
+
 def test_keras_of_another_release():
     versions.check_keras("2.15.1", None)
     versions.check_keras("2.19.1", "2.19.0")
