@@ -14,12 +14,15 @@ from estimator_det.config import pipeline, plugins
 from estimator_det.console import printing
 from estimator_det.errors import RunError, UsageError
 from estimator_det.files import bracket_hint, matching
+from estimator_det.protos import input_reader_pb2
 from exporters import formats
 from exporters.benchmark.measure import CHECKPOINT, MeasureTask, Outputs, measure
 from exporters.formats.samples import sample_images
 from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
 from inputs import machine
+from inputs.checks.first_records import unknown_class_names
+from inputs.label_map import read_label_map
 from model_fn.evaluation.detections.scoring import config_of_records
 
 NUM_IMAGES = 16  # for speed and difference
@@ -137,4 +140,21 @@ def _records(options: BenchmarkOptions, folder: str) -> Any:
             f"{printing.plain(folder)} contains no label map, which says what the classes of the "
             "records are; give one with --label_map"
         )
-    return config_of_records(options.records, label_map)
+    config = config_of_records(options.records, label_map)
+    _check_label_map(config.eval_input_reader[0], folder)
+    return config
+
+
+def _check_label_map(reader: input_reader_pb2.InputReader, folder: str) -> None:
+    """Refuses a label map that does not fit the records, or the models of an export."""
+    labels = read_label_map(reader.label_map_path)
+    unknown_class_names(reader, label_map=labels)  # the processes warn of what it returns
+    exported = label_map_of(folder)
+    known = read_label_map(exported).ids if exported else {}
+    for name, number in labels.ids.items():
+        if known.get(name, number) != number:
+            raise UsageError(
+                f"{printing.plain(labels.path)}: {printing.quoted(name)} has id {number}, and id "
+                f"{known[name]} in {printing.plain(str(exported))}; give a label map with the ids "
+                "of the models, or leave out --label_map"
+            )

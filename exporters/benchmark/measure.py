@@ -12,6 +12,7 @@ import numpy as np
 from estimator_det.compat import tf
 from estimator_det.console import printing
 from estimator_det.detectors.base import BatchDetections
+from estimator_det.errors import RunError
 from estimator_det.protos import pipeline_pb2
 from exporters.formats import FORMATS, FoundModel
 from exporters.formats.base import ExportFormat, num_bytes
@@ -178,7 +179,10 @@ def _difference(task: MeasureTask, model: LoadedModel) -> Optional[Dict[str, flo
     has_raw = chosen.load_with_raw is ExportFormat.load_with_raw  # most models do
     raw = model if has_raw else chosen().load_with_raw(task.path)
     difference = compare(_parsed(task.config).model, task.expected, raw, task.images)
-    return {name: value for name, value in difference._asdict().items() if name != "rows"}
+    if difference.other_shape:
+        raise RunError(f"{printing.plain(task.path)}: {difference.other_shape}; export it again")
+    no_numbers = ("rows", "other_shape")
+    return {name: value for name, value in difference._asdict().items() if name not in no_numbers}
 
 
 def _parsed(serialized: bytes) -> Any:

@@ -39,6 +39,7 @@ class ModelDifference(NamedTuple):
     rows: int  # boxes that were compared
     usual_scores: float = np.inf  # USUAL of all differences are not larger
     usual_boxes: float = np.inf
+    other_shape: str = ""  # an output that cannot be compared; the differences are infinite
 
 
 class CheckpointDetector(LoadedModel):
@@ -81,8 +82,8 @@ def compare(
         wanted = {key: value[0] for key, value in outputs.items()}
         if RAW_SCORES not in actual:
             parts.append(_of_detections(wanted, actual))
-        elif any(wanted[key].shape != actual[key].shape for key in (RAW_SCORES, RAW_BOXES)):
-            parts.append(ModelDifference(np.inf, np.inf, 0, np.inf, np.inf))
+        elif other_shape := _other_shape(wanted, actual):
+            parts.append(ModelDifference(np.inf, np.inf, 0, other_shape=other_shape))
         elif model_config.WhichOneof("model") != "ssd":
             parts.append(_of_proposals(wanted, actual))
         else:
@@ -92,12 +93,16 @@ def compare(
             if _keeps_scores(model_config.ssd):
                 parts.append(_of_suppression(wanted, actual, model_config.ssd.num_classes))
     # np.max, since Python's max depends on the order if a number is NaN.
-    scores, boxes, _, *usual = (float(np.max(column)) for column in zip(*parts))
-    return ModelDifference(scores, boxes, sum(each.rows for each in parts), *usual)
+    columns = zip(*(each[:-1] for each in parts))
+    scores, boxes, _, *usual = (float(np.max(column)) for column in columns)
+    rows, other_shape = sum(each.rows for each in parts), max(each.other_shape for each in parts)
+    return ModelDifference(scores, boxes, rows, usual[0], usual[1], other_shape)
 
 
 def describe(difference: ModelDifference) -> str:
     """The difference as text."""
+    if difference.other_shape:
+        return difference.other_shape
     text = f"scores differ by {difference.scores:.2g}, boxes by {difference.boxes:.2g} at most"
     if difference.usual_scores < difference.scores / 2:
         text += f", {USUAL:.1%} of them by {difference.usual_scores:.2g} and "
@@ -120,11 +125,20 @@ def failure_reason(path: str, difference: ModelDifference, tolerance: Tolerance)
     )
 
 
+def _other_shape(expected: Dict[str, np.ndarray], actual: Dict[str, np.ndarray]) -> str:
+    """Says which raw prediction has another shape than expected, or ""."""
+    for key in (RAW_BOXES, RAW_SCORES):
+        shapes = list(actual[key].shape), list(expected[key].shape)
+        if shapes[0] != shapes[1]:
+            return f"{key} of an image has shape {shapes[0]}, and {shapes[1]} in the checkpoint"
+    return ""
+
+
 def _difference(scores: np.ndarray, boxes: np.ndarray) -> ModelDifference:
     """Difference from absolute differences [n, …]."""
     with np.errstate(invalid="ignore"):  # infinite ones give NaN, which is refused, too
         usual = [float(np.quantile(each, USUAL)) for each in (scores, boxes)]
-    return ModelDifference(float(scores.max()), float(boxes.max()), len(boxes), *usual)
+    return ModelDifference(float(scores.max()), float(boxes.max()), len(boxes), usual[0], usual[1])
 
 
 def _box_differences(expected: np.ndarray, actual: np.ndarray) -> np.ndarray:

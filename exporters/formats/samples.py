@@ -53,7 +53,7 @@ def sample_images(
                 reason = failures.reason(error)
                 raise RunError(
                     f"{path}: an image cannot be read: {reason}; check the records with "
-                    "estimator-det check-data, or give images with --sample_images"
+                    "estimator-det check-data; export takes other images with --sample_images"
                 ) from error
             if len(images) >= most:
                 break

@@ -112,6 +112,14 @@ def test_what_cannot_be_measured(folder, records):
         compare.BenchmarkOptions([records], num_records=0)
     with pytest.raises(FileNotFoundError, match="no such records"):
         compare.benchmark(str(folder), compare.BenchmarkOptions([f"{folder}/no*"]))
+    map_path = str(folder.parent / "map.pbtxt")
+    for classes, words in (
+        ({1: "cat"}, "Without a common name"),
+        ({7: "circle"}, "'circle' has id 7, and id 1 in "),
+    ):
+        writer.write_label_map(classes, map_path)
+        with pytest.raises(UsageError, match=words):  # before anything is measured
+            compare.benchmark(str(folder), compare.BenchmarkOptions([records], map_path))
     next((folder / "saved_model" / "assets").glob("*")).unlink()
     with pytest.raises(UsageError, match="contains no label map"):
         compare.benchmark(str(folder), compare.BenchmarkOptions([records]))

@@ -110,12 +110,14 @@ MOVED = RAW["raw_detection_boxes"] + np.float32([0, 0.5, 0, 0])
 def test_differences(changes, scores, boxes):
     found = _compare(_outputs(**changes))
     assert (found.scores, found.boxes) == (pytest.approx(scores), pytest.approx(boxes))
+    text = "raw_detection_boxes of an image has shape [1, 4], and [2, 4] in the checkpoint"
+    assert (check.describe(found) == text) == (boxes == np.inf)
 
 
 def test_proposals_may_change_places():
     found = _outputs()
     swapped = {key: value[:, ::-1] if value.ndim == 3 else value for key, value in found.items()}
-    assert _compare(swapped, "faster_rcnn") == (0.0, 0.0, 2, 0.0, 0.0)
+    assert _compare(swapped, "faster_rcnn") == (0.0, 0.0, 2, 0.0, 0.0, "")
     assert _compare(swapped).scores > 0.3
 
 
