@@ -63,8 +63,7 @@ DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 
 # Packages whose modules are imported where they are needed.
 _PACKAGES = (
-    "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "shtab",
-    "tqdm",
+    "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "tqdm",
 )  # fmt: skip
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
 

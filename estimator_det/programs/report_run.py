@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Optional
 from estimator_det import files
 from estimator_det.compat import tf
 from estimator_det.config import pipeline
+from estimator_det.console import printing
 from estimator_det.errors import UsageError
 from estimator_det.files import json_lines, ownership
 from estimator_det.programs import console, report_pictures
@@ -51,9 +52,10 @@ def read_run(folder: str) -> Run:
     folder = folder.rstrip("/") or folder
     path = os.path.join(folder, pipeline.PIPELINE_FILE)
     if not files.exists(path):
+        runs = printing.holding(files.folders_with(folder, pipeline.PIPELINE_FILE))
         raise FileNotFoundError(
             f"there is no training run in {folder}, for it has no {pipeline.PIPELINE_FILE}; give "
-            "the model_dir of a run"
+            f"the model_dir of a run{runs and f'; {runs}'}"
         )
     if files.exists(os.path.join(folder, ownership.marker("export"))):
         raise UsageError(

@@ -68,10 +68,13 @@ def test_results_for_programs_and_for_scripts(capsys, tmp_path):
     assert "ssd_mobilenet_v2_coco" in capsys.readouterr().out
 
 
-def test_completion_knows_verbs_and_options(capsys):
+def test_completion_knows_verbs_and_options(capsys, monkeypatch):
     assert cli.main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
     assert " check-config " in script and "--num_train_steps" in script
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["completion", "bash"]) == 2
+    assert "run pip install 'estimator-det[completion]'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("folder", ["project", "project/run"])

@@ -282,6 +282,8 @@ def test_commands_quote_paths(runs):
 def test_refusals(runs, tmp_path, capsys):
     assert cli.main(["report", str(tmp_path)]) == 3
     assert "there is no training run in" in capsys.readouterr().err
+    assert cli.main(["report", str(runs[0].parent)]) == 3
+    assert f"it holds {runs[0].parent}" in capsys.readouterr().err
     assert cli.main(["report", __file__]) == 2
     project = tmp_path / "project"
     project.mkdir()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 
 from estimator_det.console import printing
+from estimator_det.errors import UsageError
 
 SUMMARY = "Prints a script that completes verbs and options in your shell"
 EXAMPLE = "bash"
@@ -16,6 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    if importlib.util.find_spec("shtab") is None:
+        raise UsageError("completion needs shtab; run pip install 'estimator-det[completion]'")
     import shtab
 
     from estimator_det.programs import cli
