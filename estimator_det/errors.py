@@ -42,7 +42,8 @@ class Problem:
 
     def text(self) -> str:
         """The problem in a line, without its severity."""
-        return f"{self.field}: {self.message}. Remedy: {self.full_remedy()}"
+        end = "" if self.message.endswith(("?", ".")) else "."
+        return f"{self.field}: {self.message}{end} Remedy: {self.full_remedy()}"
 
     def full_remedy(self) -> str:
         """The edits, and the advice besides them."""

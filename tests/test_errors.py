@@ -28,5 +28,6 @@ def test_an_error_lists_the_problems_that_prevent_a_run():
         raise_errors([first, warning("d", "is slow", "wait"), second])
     assert str(caught.value).split("\n")[1:] == [str(first), str(second)]
     assert str(ConfigError([first])) == "a.b: is 0. Remedy: raise it"
+    assert "'b'? Remedy: c" in str(error("a", "is 'a'; did you mean 'b'?", "c"))
     restored = pickle.loads(pickle.dumps(caught.value))  # as from a worker process
     assert type(restored) is ConfigError and restored.problems == (first, second)

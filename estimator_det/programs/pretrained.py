@@ -154,9 +154,9 @@ def find_model(name: str) -> ZooModel:
                 "not built here; `estimator-det pretrained --list` prints all models whose "
                 "networks are"
             )
-        hint = nearest(name, [model.name for model in models.values()])
+        hint = nearest(name, [model.name for model in models.values()]) or "."
         raise UsageError(
-            f"pretrained model {name!r} is not known{hint}; `estimator-det pretrained --list` "
+            f"pretrained model {name!r} is not known{hint} `estimator-det pretrained --list` "
             "prints all names; a file needs its path, such as ./model.tar.gz"
         )
     return models[name]

@@ -124,7 +124,7 @@ def find_starter(name: str) -> Model:
     models = {model.name: model for model in MODELS}
     if name not in models:
         raise UsageError(
-            f"--model: {name!r} is not known{nearest(name, list(models))}; `estimator-det init "
-            "--list` prints all models"
+            f"--model: {name!r} is not known{nearest(name, list(models)) or '.'} `estimator-det "
+            "init --list` prints all models"
         )
     return models[name]

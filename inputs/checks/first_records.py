@@ -44,7 +44,7 @@ def check_class_names(
 ) -> None:
     """Logs a warning of the `unknown_class_names` of a reader."""
     if finding := unknown_class_names(reader, paths, label_map):
-        _LOG.warning("%s. These boxes are dropped.", finding)
+        _LOG.warning("%s These boxes are dropped.", finding)
 
 
 def unknown_class_names(
@@ -69,7 +69,7 @@ def unknown_class_names(
     unknown = collections.Counter({n: k for n, k in names.items() if n not in label_map.ids})
     if not unknown:
         return ""
-    hint = nearest(unknown.most_common(1)[0][0].strip(), list(label_map.ids))
+    hint = nearest(unknown.most_common(1)[0][0].strip(), list(label_map.ids)) or "."
     shown = ", ".join(f"{quoted(name)} ({count})" for name, count in unknown.most_common(NUM_SHOWN))
     finding = (
         f"of {sum(names.values())} boxes in a sample from {_shown(paths)}, "
@@ -78,7 +78,7 @@ def unknown_class_names(
     if len(unknown) == len(names):
         known = list(map(shortened, list(label_map.ids)[:NUM_SHOWN]))
         raise UsageError(
-            f"{finding}{hint}. The map's first names are {known}. Without a common name all boxes "
+            f"{finding}{hint} The map's first names are {known}. Without a common name all boxes "
             "are dropped. Correct label_map_path, or the names in the map or in the records"
         )
     return finding + hint

@@ -170,7 +170,7 @@ ABSENT = ["absent", "--from", "labelme", "--annotations", "absent", "--output_di
         (["r", "--records", "s"], "r and --records s are given"),
         (["--list", "--hours", "1"], "--hours has no effect with --list"),
         # Before the data are looked at.
-        ([*ABSENT, "--model", "ssdlite_mobilnet_v2"], "did you mean 'ssdlite_mobilenet_v2'"),
+        ([*ABSENT, "--model", "ssdlite_mobilnet_v2"], "mean 'ssdlite_mobilenet_v2'? `est"),
         ([*ABSENT, "--pretrained", "ssd_mobilnet_v2_coco"], "did you mean 'ssd_mobilenet_v2_coco"),
     ],
 )

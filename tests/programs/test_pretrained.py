@@ -277,7 +277,7 @@ def test_archives_of_other_kinds_are_refused(tmp_path):
         ("ssd_mobilenet_v2_320x320_coco17_tpu-8", "ssd_mobilenet_v2_coco17_tpu-8"),
         ("efficientdet_d7_coco17_tpu-32", "efficientdet_d8_coco17_tpu-32"),
     ):
-        with pytest.raises(UsageError, match=rf"did you mean '{name}'\?"):
+        with pytest.raises(UsageError, match=rf"did you mean '{name}'\? `"):
             pretrained.resolve(wrong, str(tmp_path))
     folder = tmp_path / "keras"
     folder.mkdir()
