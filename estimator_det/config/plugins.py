@@ -44,7 +44,7 @@ from estimator_det.errors import Problem, UsageError, error
 
 GROUP = "estimator_det.plugins"
 RECORD_FILE = "plugins.json"
-HINT = "If a module of yours registers it, add --import MODULE"
+HINT = "If a module of yours registers it, add --import MODULE; if a package does, install it"
 
 # Packages that register the built-in components.
 _OWN = ("estimator_det", "inputs", "model_fn", "exporters")

@@ -189,7 +189,7 @@ SETTINGS = [
 @pytest.mark.parametrize(
     ("change", "code", "messages"),
     [
-        (["--import=brier"], 1, ["'random_negative' is not known", "add --import MODULE"]),
+        (["--import=brier"], 1, ["'random_negative' is not known", "MODULE; if a package does"]),
         (
             [*imports(*MODULES), *(f"--set={each}" for each in SETTINGS)],
             1,
