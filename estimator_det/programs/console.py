@@ -290,7 +290,11 @@ def error_text(error: BaseException) -> str:
 
         text = failures.without_sources((getattr(error, "message", "") or "").split("\n\t [[")[0])
     text = text or type(error).__name__
-    if package := _not_installed(error):
+    if isinstance(error, MemoryError):
+        text = (
+            f"memory ran out ({text}). Free memory, or raise the limit of this process (ulimit -v)"
+        )
+    elif package := _not_installed(error):
         text = f"{package} is not installed. Remedy: pip install {package}"
     elif isinstance(error, FileNotFoundError) and error.filename is not None:
         text = f"{error.filename}: no such file or folder"
@@ -327,7 +331,7 @@ def _exit_code(error: Exception) -> Optional[int]:
         (FolderInUseError, EXIT_IN_USE),
         ((UsageError, FileExistsError), EXIT_USAGE),
         (FileNotFoundError, EXIT_MISSING),
-        ((RunError, PermissionError), EXIT_FAILED),
+        ((RunError, PermissionError, MemoryError), EXIT_FAILED),
     ]
     # Importing it only to compare types would take seconds.
     if "tensorflow" in sys.modules:

@@ -65,9 +65,9 @@ def run(
     following = threading.Thread(
         target=models.follow, args=(FOLLOW_SECONDS, stop), name="versions", daemon=True
     )
+    following.start()  # first: if it cannot, no thread is left that keeps the process
     answering.start()
     announce()
-    following.start()
     while answering.is_alive():  # with a pause, in which Python handles signals
         answering.join(_POLL_SECONDS)
     server.close()

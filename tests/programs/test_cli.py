@@ -4,6 +4,7 @@ import runpy
 import shlex
 import shutil
 import sys
+from unittest import mock
 
 import pytest
 
@@ -311,14 +312,19 @@ def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
     assert "ssd_mobilenet_v1, 4 classes" in text
 
 
-def test_a_package_that_is_not_installed(capsys):
-    def main():
-        raise ModuleNotFoundError("No module named 'PIL.Image'", name="PIL.Image")
-
-    assert console.run(main) == 1
-    assert capsys.readouterr().err == (
-        "error: pillow is not installed. Remedy: pip install pillow\n"
-    )
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            ModuleNotFoundError("No module named 'PIL.Image'", name="PIL.Image"),
+            "pillow is not installed. Remedy: pip install pillow\n",
+        ),
+        (MemoryError(), "memory ran out (MemoryError). Free memory, or "),
+    ],
+)
+def test_errors_of_the_machine(error, text, capsys):
+    assert console.run(mock.Mock(side_effect=error)) == 1
+    assert capsys.readouterr().err.startswith(f"error: {text}")
 
 
 def test_loops_of_symbolic_links_are_named(tmp_path, capsys):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -309,6 +310,18 @@ def test_usage(capsys, tmp_path):
         port = taken.getsockname()[1]
         with pytest.raises(RunError, match=f"port {port} of 127.0.0.1 .*: Address already in use;"):
             server_run.run(None, None, "127.0.0.1", port, announce=print)
+
+    def start(thread: threading.Thread) -> None:
+        assert thread.daemon  # else the process goes on after the error
+        raise RuntimeError("can't start new thread")
+
+    with (
+        mock.patch.object(threading.Thread, "start", start),
+        mock.patch("signal.signal"),
+        mock.patch.object(server_run, "uvicorn"),  # its logging closes the stream of pytest
+        pytest.raises(RuntimeError, match="new thread"),
+    ):
+        server_run.run(mock.Mock(), mock.Mock(), "127.0.0.1", 0, announce=print)
 
 
 @pytest.mark.slow
