@@ -62,10 +62,11 @@ def overfitting(
     decays = [each.value.decay for each in entries(config) if each.field.name == "batch_norm"]
     decay = max(decays, default=0.0)
     if decay**step > FIRST_VALUES and not config.train_config.fine_tune_checkpoint:
+        shorter = max(1 - 20 / step, 0.9)
+        remedy = f", or lower each batch_norm.decay to {shorter:.4g}" if shorter < decay else ""
         return [
             f"short training: {losses_at}. With a decay of {decay:.4g}, {decay**step:.1%} of the "
-            "averages of batch norm are still their first values. Train for more steps, or lower "
-            f"each batch_norm.decay to {max(1 - 20 / step, 0.9):.4g}"
+            f"averages of batch norm are still their first values. Train for more steps{remedy}"
         ]
     return [
         f"overfitting: {losses_at}. Train on more images or with more augmentation, or keep the "

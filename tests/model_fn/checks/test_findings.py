@@ -31,12 +31,15 @@ def test_overfitting(tmp_path, step, evaluated, found):
     for norm.decay, weights, cause in [
         (0.89, "", "overfitting"),
         (0.9, "", "short training"),
+        (0.95, "", "short training"),
         (0.9, "c", "overfitting"),
     ]:
         config.train_config.fine_tune_checkpoint = weights
         lines = findings.overfitting(config, str(tmp_path), step, evaluated)
         start = f"{cause}: the loss is 0.2 in training and 0."
         assert [line[: len(start)] for line in lines] == [start] * found
+        # 0.9 cannot be lowered to 0.9.
+        assert all(line.endswith("batch_norm.decay to 0.9") == (norm.decay > 0.9) for line in lines)
 
 
 @pytest.mark.parametrize(
