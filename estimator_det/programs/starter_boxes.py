@@ -26,6 +26,7 @@ from model_fn.checks.data_problems import FEW_BOXES
 BETTER_IOU = 0.02  # by which anchors of the data must be better than published ones
 MANY_UNMATCHED = 0.05  # share of boxes for which new anchors are worth new heads
 UNMATCHED = 0.1  # share of the boxes of each class that may match no anchor
+LOST = 0.9  # share above which a class is not found, so that more pixels of its boxes are no gain
 CENTER_NET_STRIDE = 4  # pixels between cells of its only feature map
 LITTLE = 0.02  # difference of such shares that no larger input is worth
 SAMPLED = 400  # boxes of each class that the search for a size looks at
@@ -70,6 +71,7 @@ class Fit(NamedTuple):
         shares = np.fromiter(unmatched.values(), float)
         sides = median_sides(self.coverage.pixels, self.coverage.class_ids)
         covered = np.array([sides[i] for i in unmatched]) / least_side(self.coverage.stride)
+        covered[shares > LOST] = 0.0
         lacking = np.maximum(shares - UNMATCHED, 0.0) + np.maximum(1 - covered, 0.0)
         return float(lacking.mean())
 
@@ -154,6 +156,9 @@ def _choose_size(
         larger = _fit_at(at, _first(beyond, lambda size: excess(size) <= 0))
     result = _fit_at(at, size)
     reason = f"At this size {result.matched:.0%} of the boxes of each class match an anchor."
+    if result.matched < 1 - LOST:
+        worst = quoted(names[next(iter(_unmatched(result.coverage)))])
+        reason = f"At this size nearly no box of {worst} matches an anchor."
     if size < default:
         reason = f"{_few(default, epochs)} {reason}"
     elif size > default:

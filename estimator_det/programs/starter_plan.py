@@ -13,7 +13,7 @@ from typing import Dict, List, NamedTuple, Optional
 
 import numpy as np
 
-from estimator_det.console.printing import counted
+from estimator_det.console.printing import counted, listed, quoted
 from estimator_det.errors import RunError
 from estimator_det.programs import (
     starter,
@@ -74,7 +74,8 @@ def make_plan(
         starter.set_weights(draft, weights)
     anchor_lines = _set_sizes(draft, columns, budget, names, is_fine_tuned)
     precisions = step_speed.own_precisions(draft.config)
-    speed = step_speed.fastest(step_speed.measure(draft.config, precisions))
+    speeds = step_speed.measure(draft.config, precisions)
+    speed = step_speed.fastest(speeds)
     batch_size, num_images = draft.config.train_config.batch_size, columns.num_images
     evaluation_secs = num_held_out * EVALUATED_IMAGE * speed.seconds / batch_size
     evaluations = starter.num_evaluations(budget, evaluation_secs)
@@ -89,19 +90,33 @@ def make_plan(
     findings = [
         f"data: {counted(columns.num_images, 'image')} with {counted(columns.num_boxes, 'box')} of "
         f"{counted(len(names), 'class')}; evaluated on {counted(num_held_out, 'image')}",
+        *_classes_without_boxes(names, columns),
         *keypoint_lines,
         *anchor_lines,
     ]
     training_secs = steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS
     minutes = (training_secs + evaluation_secs) / 60
+    # `train` without the option, as in `train project`, computes in float32.
+    slower = ""
+    if speed.precision != step_speed.FLOAT32:
+        slower = f" with --precision auto, {speeds[0].seconds:.2f} s without"
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{_passes(epochs)}; "
-        f"{speed.seconds:.2f} s a step here, so about {counted(round(minutes), 'minute')} "
+        f"{speed.seconds:.2f} s a step here{slower}, so about "
+        f"{counted(round(minutes), 'minute')} "
         f"with {counted(evaluations, 'evaluation')}, and at least "
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
+
+
+def _classes_without_boxes(names: Dict[int, str], columns: Columns) -> List[str]:
+    missing = sorted(set(names) - set(columns.class_ids.tolist()))
+    if not missing:
+        return []
+    texts = listed([quoted(names[i]) for i in missing], 5)
+    return [f"no box to train on, so never found: {counted(len(missing), 'class')}, {texts}"]
 
 
 def _passes(epochs: float) -> str:

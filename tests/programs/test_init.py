@@ -35,7 +35,8 @@ from tests.programs.test_step_speed import CONVOLUTIONS, FAST
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = str(tmp_path_factory.mktemp("records[1]"))
-    shapes.make_dataset(folder, seed=0, size="tiny")
+    with open(shapes.make_dataset(folder, seed=0, size="tiny").label_map, "a") as file:
+        file.write("item { id: 5 name: 'hexagon' }")
     return folder
 
 
@@ -109,6 +110,8 @@ def test_the_verb_writes_its_command_and_what_to_expect(records, small_network, 
     assert config.eval_config.eval_interval_steps == 3500 / 4  # so `train` needs no option
     printed = capsys.readouterr().out
     assert "Expect: 3,500 steps of 8 images" in printed
+    assert "0.08 s a step here with --precision auto, 0.10 s without, so about 6 min" in printed
+    assert "so never found: 1 class, 'hexagon'" in printed
     assert "ssd_random_crop" in text  # 437 passes over 64 images
     assert "--precision auto" in printed
     assert cli.main(arguments) == console.EXIT_USAGE
@@ -324,8 +327,9 @@ def coverage(
         (lambda s: 0.0, (50.0,), 0.2, 160, None, "300 pixels would allow 50 passes"),
         # Time or memory forbid the size that the class needs.
         (lambda s: 250 / s - 0.5, (10.0,), 0.2, 288, 448, "300 pixels would allow 10"),
-        # No larger input helps.
+        # No larger input helps, even if it shows more pixels of a class that no anchor fits.
         (lambda s: 0.9, (None,), 0.2, 300, 600, "At this size 10% of the boxes"),
+        (lambda s: 0.95, (None,), 0.02, 300, 600, "At this size nearly no box of 'rare' matches"),
     ],
 )
 def test_the_size_of_the_input_leaves_no_class_without_anchors(
@@ -410,7 +414,7 @@ def test_weights_keep_their_anchors_and_classes_are_replaced(records, small_netw
     weights = Pretrained("weights", str(tmp_path), "model.ckpt", "detection", None, theirs)
     plan = starter_plan.make_plan(records, Budget(), model=None, weights=weights)
     ssd = plan.config.model.ssd
-    assert (ssd.num_classes, ssd.feature_extractor.type) == (4, "ssd_mobilenet_v2")
+    assert (ssd.num_classes, ssd.feature_extractor.type) == (5, "ssd_mobilenet_v2")
     assert ssd.feature_extractor.use_depthwise
     assert ssd.anchor_generator == theirs.model.ssd.anchor_generator
     assert plan.config.train_config.fine_tune_checkpoint == "model.ckpt"
