@@ -24,13 +24,14 @@ import numpy as np
 
 from estimator_det.compat import require_v2_behavior, tf, tf1
 from estimator_det.config import pipeline
+from estimator_det.console.printing import counted
 from estimator_det.detectors.base import Context, TrainableDetector, build_detector
 from estimator_det.errors import RunError, UsageError
 from estimator_det.protos import pipeline_pb2
 from exporters import signatures
 from exporters.loaded_model import image_feed
 from inputs import schema, serving
-from inputs.label_map import read_label_map
+from inputs.label_map import check_same_ids, read_label_map
 from model_fn.checkpoints.find import find_checkpoint
 from model_fn.checkpoints.object_based import stored_variables
 from model_fn.checkpoints.repair import restoring
@@ -197,6 +198,8 @@ def restored_network(
     label_map = options.label_map_path or served.find_label_map(pipeline_config)
     if label_map and not tf.io.gfile.exists(label_map):
         raise FileNotFoundError(f"the label map {label_map} does not exist")
+    if label_map:
+        _check_label_map(label_map, pipeline_config)
     thresholds = options.thresholds
     if thresholds is not None:
         score_thresholds.check(thresholds, pipeline_config.model)
@@ -244,6 +247,21 @@ def _remove_unused_functions(graph_def: Any) -> None:
     for position in reversed(range(len(library))):
         if library[position].signature.name in unused:
             del library[position]
+
+
+def _check_label_map(path: str, config: pipeline_pb2.TrainEvalPipelineConfig) -> None:
+    """Refuses a label map by which a served model would name its classes wrongly."""
+    labels, model = read_label_map(path), config.model
+    num_classes = getattr(model, str(model.WhichOneof("model"))).num_classes
+    if labels.max_id > num_classes:
+        raise UsageError(
+            f"the label map {path} has id {labels.max_id}, and the model "
+            f"{counted(num_classes, 'class')}; give the label map of its training "
+            "(--label_map_path)"
+        )
+    trained = served.find_label_map(config)
+    if trained not in (None, path):
+        check_same_ids(labels, read_label_map(str(trained)))
 
 
 def _build_signatures(

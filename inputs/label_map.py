@@ -55,6 +55,17 @@ class LabelMap:
         return categories
 
 
+def check_same_ids(labels: LabelMap, trained: LabelMap) -> None:
+    """Refuses labels of which a name has another id than in the label map of a model."""
+    for name, number in labels.ids.items():
+        if trained.ids.get(name, number) != number:
+            raise UsageError(
+                f"{plain(labels.path)}: {quoted(name)} has id {number}, and id "
+                f"{trained.ids[name]} in {plain(trained.path)}, the label map of the model; give "
+                "one with the same ids, or none"
+            )
+
+
 def read_label_map(path: str) -> LabelMap:
     """Reads a `StringIntLabelMap` in text form."""
     return parse_label_map(files.read_text(path, MAX_BYTES), path)

@@ -22,7 +22,7 @@ from exporters.loaded_model import label_map_of
 from exporters.network import CHECKPOINT_NAME
 from inputs import machine
 from inputs.checks.first_records import unknown_class_names
-from inputs.label_map import read_label_map
+from inputs.label_map import check_same_ids, read_label_map
 from model_fn.evaluation.detections.scoring import config_of_records
 
 NUM_IMAGES = 16  # for speed and difference
@@ -149,12 +149,5 @@ def _check_label_map(reader: input_reader_pb2.InputReader, folder: str) -> None:
     """Refuses a label map that does not fit the records, or the models of an export."""
     labels = read_label_map(reader.label_map_path)
     unknown_class_names(reader, label_map=labels)  # the processes warn of what it returns
-    exported = label_map_of(folder)
-    known = read_label_map(exported).ids if exported else {}
-    for name, number in labels.ids.items():
-        if known.get(name, number) != number:
-            raise UsageError(
-                f"{printing.plain(labels.path)}: {printing.quoted(name)} has id {number}, and id "
-                f"{known[name]} in {printing.plain(str(exported))}; give a label map with the ids "
-                "of the models, or leave out --label_map"
-            )
+    if exported := label_map_of(folder):
+        check_same_ids(labels, read_label_map(exported))

@@ -206,6 +206,13 @@ def test_a_full_folder_is_only_replaced_when_asked(trained, tmp_path):
 def test_label_map_given_or_missing(trained, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"label map .*none\.pbtxt does not exist"):
         _export(trained, tmp_path / "a", label_map_path="none.pbtxt")
+    for item, words in (
+        ("", "no item has an id"),
+        ("item { id: 99 name: 'a' }", "has id 99, and the model "),
+    ):
+        (tmp_path / "map.pbtxt").write_text(item)
+        with pytest.raises(UsageError, match=rf"^(the label map )?{tmp_path}/map.pbtxt.*{words}"):
+            _export(trained, tmp_path / "a", label_map_path=str(tmp_path / "map.pbtxt"))
     config = small_config("nowhere.pbtxt")
     written = export_saved_model(config, trained.checkpoint, str(tmp_path / "b"))
     assert written.label_map is None
