@@ -118,7 +118,7 @@ def read_last(path: str) -> Dict[str, Any]:
 def _content(path: str, last_bytes: Optional[int] = None) -> bytes:
     """Content of a file, or its end alone; nothing if there is no such file."""
     if not is_remote(path):
-        with contextlib.suppress(FileNotFoundError), open(path, "rb") as local:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as local:
             return _read_end(local, last_bytes)
         return b""
     from estimator_det.compat import tf

@@ -65,6 +65,7 @@ DEBUG_VARIABLE = "ESTIMATOR_DET_DEBUG"
 _PACKAGES = (
     "google-crc32c", "jinja2", "matplotlib", "pillow", "pooch", "pycocotools", "requests", "tqdm",
 )  # fmt: skip
+_NOT_UTF8 = "surrogates not allowed"  # Python's names for the bytes of a path that are not UTF-8
 _ASSERTION = "assertion failed: ["  # how messages of tf.Assert begin; each value has its brackets
 
 
@@ -294,6 +295,11 @@ def error_text(error: BaseException) -> str:
         text = (
             f"memory ran out ({text}). Free memory, or raise the limit of this process (ulimit -v)"
         )
+    elif isinstance(error, UnicodeEncodeError):
+        text = (
+            f"{error.object}: a name has bytes that are not UTF-8, and TensorFlow takes no others. "
+        )
+        text += "Rename the file or folder"
     elif package := _not_installed(error):
         text = f"{package} is not installed. Remedy: pip install {package}"
     elif isinstance(error, FileNotFoundError) and error.filename is not None:
@@ -322,6 +328,8 @@ def _exit_code(error: Exception) -> Optional[int]:
     """The exit code of an error that a user can fix; None for a bug."""
     if _not_installed(error):
         return EXIT_FAILED
+    if isinstance(error, UnicodeEncodeError) and error.reason == _NOT_UTF8:
+        return EXIT_USAGE
     # A version of TensorFlow or another package that does not work here.
     if isinstance(error, ImportError) and error.name == "estimator_det.compat":
         return EXIT_FAILED

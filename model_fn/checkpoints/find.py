@@ -102,11 +102,18 @@ def stem_of(path: str) -> str:
 
 
 def refuse_model(path: str) -> None:
-    """Raises FileNotFoundError if a path is a published model or an archive, not a checkpoint."""
+    """Raises FileNotFoundError if a path is of another file or folder that is no checkpoint."""
     if path.endswith(_ARCHIVES) and tf.io.gfile.exists(path):
         raise FileNotFoundError(
             f"no checkpoint {path}: it is an archive. Unpack it, and give the folder in it that "
             "has the checkpoint. Only init --pretrained and pretrained take archives (.tar.gz)"
+        )
+    is_list = os.path.basename(path) == "checkpoint" and not tf.io.gfile.isdir(path)
+    if is_list and tf.io.gfile.exists(path):
+        folder = os.path.dirname(path) or "."
+        raise FileNotFoundError(
+            f"no checkpoint {path}: it is the list of checkpoints in {folder}. Give this folder, "
+            f"or the prefix of one of them, such as {os.path.join(folder, 'model.ckpt-2000')}"
         )
     kind = _model_kind(path)
     if kind is not None:

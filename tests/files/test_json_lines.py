@@ -38,6 +38,7 @@ def test_an_entry_begins_on_a_new_line(scheme, tmp_path, caplog):
     json_lines.append(path, {"text": "x" * 4100})
     json_lines.append(path, {"step": 5})
     assert json_lines.read_last(path) == {"step": 5} and json_lines.read_last(path + "2") == {}
+    assert json_lines.read_last(path + "/3") == {}  # below a file
 
 
 @pytest.mark.parametrize(

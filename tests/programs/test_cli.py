@@ -282,6 +282,9 @@ def test_evaluation_of_a_folder_without_a_run(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "pipeline.config").touch()
+    (tmp_path / "model.ckpt-5.index").touch()
+    assert cli.main(["evaluate", str(tmp_path / "model.ckpt-5")]) == 2
+    assert "model.ckpt-5 is a checkpoint: give the folder" in capsys.readouterr().err
     for command in (["evaluate", "--model_dir"], ["export", "--output_dir=o"], ["serve"]):
         assert cli.main([*command, str(tmp_path)]) == 3
         assert f"it holds {tmp_path / 'a'}" in capsys.readouterr().err
@@ -320,10 +323,14 @@ def test_check_config_counts_problems(tmp_path, capsys, monkeypatch):
             "pillow is not installed. Remedy: pip install pillow\n",
         ),
         (MemoryError(), "memory ran out (MemoryError). Free memory, or "),
+        (
+            UnicodeEncodeError("utf-8", "a\udcff", 1, 2, "surrogates not allowed"),
+            "a\\udcff: a name has bytes that are not UTF-8",
+        ),
     ],
 )
 def test_errors_of_the_machine(error, text, capsys):
-    assert console.run(mock.Mock(side_effect=error)) == 1
+    assert console.run(mock.Mock(side_effect=error)) == 1 + isinstance(error, ValueError)
     assert capsys.readouterr().err.startswith(f"error: {text}")
 
 

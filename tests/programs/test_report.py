@@ -285,6 +285,7 @@ def test_refusals(runs, tmp_path, capsys):
     assert cli.main(["report", str(runs[0].parent)]) == 3
     assert f"it holds {runs[0].parent}" in capsys.readouterr().err
     assert cli.main(["report", __file__]) == 2
+    assert cli.main(["report", str(runs[0]), "--output", str(tmp_path)]) == 2
     project = tmp_path / "project"
     project.mkdir()
     (project / "run").symlink_to(runs[0])

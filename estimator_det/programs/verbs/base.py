@@ -191,9 +191,14 @@ def load(
 
 
 def require_path(path: Optional[str]) -> None:
-    """Refuses the argument of a verb if it names nothing; None is allowed."""
+    """Refuses the argument of a verb if it names nothing, or a checkpoint; None is allowed."""
     from estimator_det import files
 
+    if path is not None and files.exists(f"{path}.index"):
+        raise UsageError(
+            f"{path} is a checkpoint: give the folder of its run. Only evaluate --model_dir and "
+            "export --trained_checkpoint_prefix take a checkpoint"
+        )
     if path is not None and not files.exists(path):
         raise FileNotFoundError(f"there is no file or folder {path}; correct the path")
 

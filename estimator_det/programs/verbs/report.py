@@ -42,6 +42,8 @@ def run(options: argparse.Namespace) -> None:
         if os.path.isfile(run):
             raise UsageError(f"{run} is a file: give the folder of a run or project")
     path = options.output or os.path.join(runs[0], PAGE)
+    if os.path.isdir(path):
+        raise UsageError(f"--output {path} is a folder: give a file, such as {path}/{PAGE}")
     with writing.writable_folder(os.path.dirname(path) or ".", "output"):
         ownership.check_file(path, "report")
         # A path may contain bytes that are not UTF-8.

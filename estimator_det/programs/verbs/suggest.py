@@ -155,7 +155,8 @@ def _write(rows: Sequence[Mapping[str, Any]], file: str) -> None:
     writer = csv.DictWriter(table, COLUMNS)
     writer.writeheader()
     writer.writerows({**row, "classes": " ".join(row["classes"])} for row in rows)
-    atomic.write(file, table.getvalue())
+    # A path may contain bytes that are not UTF-8.
+    atomic.write(file, table.getvalue().encode("utf-8", "backslashreplace"))
 
 
 def _draw(rows: Sequence[Mapping[str, Any]], results: Mapping[str, Detections], file: str) -> None:

@@ -57,6 +57,7 @@ def test_the_older_format_of_one_file_is_found(tmp_path):
         ("saved_model.pb", "saved_model.pb", "--from saved_model "),
         ("model.json", "", "--from tfjs "),
         ("ssd.tar.gz", "ssd.tar.gz", "it is an archive. Unpack it"),
+        ("checkpoint", "checkpoint", "it is the list of checkpoints in"),
     ],
 )
 def test_published_models_are_named_as_what_they_are(tmp_path, name, given, text):
