@@ -79,10 +79,11 @@ def small_classes(
     small = {class_id: side for class_id, side in sides.items() if side < needed}
     # A tile becomes the network's input, so that its objects grow by the same factor. One side of
     # tiles serves all classes. Tiles are more images than before, for which the same time allows
-    # no input above the published one.
+    # no input above the published one; classes that whole images lose do not lower theirs.
     smallest = min((originals[class_id] for class_id in small), default=0.0)
     enlarged = UNCUT * smallest / needed
-    tile = max(int(min(*input_size, published_side) * enlarged), SMALLEST_TILE)
+    side = min(input_size) if math.isinf(published_side) else published_side
+    tile = max(int(side * enlarged), SMALLEST_TILE)
     lost = ", ".join(quoted(names.get(i, i)) for i in _too_large(columns, tile))
     height, width = input_size
     texts = {}

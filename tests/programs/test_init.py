@@ -371,8 +371,9 @@ def test_a_class_of_small_boxes_gets_a_finer_map_or_a_line(side, needs_finer, te
 def test_tiles_fit_the_published_input_and_name_classes_that_they_lose():
     both = columns_of([[0.1, 0.1, 0.6, 0.6], [0.1, 0.1, 0.104, 0.104]] * 10)
     both = both._replace(class_ids=np.int32([1, 2] * 10), sizes=np.full([10, 2], 3750))
-    (line,) = starter_small.small_classes(both, (1000, 1000), 8, RARE, 320).values()
-    assert re.search("--tiles 270,.* boxes of 'common' are too large for such tiles$", line)
+    for size in (1000, 160):
+        (line,) = starter_small.small_classes(both, (size, size), 8, RARE, 320).values()
+        assert re.search("--tiles 270,.* boxes of 'common' are too large for such tiles$", line)
 
 
 def test_a_map_that_no_box_uses_gives_way_to_a_finer_one():
