@@ -102,7 +102,7 @@ def make_plan(
         slower = f" with --precision auto, {speeds[0].seconds:.2f} s without"
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
-        f"{_passes(epochs)}; "
+        f"{_passes(epochs, is_fine_tuned, steps * batch_size)}; "
         f"{speed.seconds:.2f} s a step here{slower}, so about "
         f"{counted(round(minutes), 'minute')} "
         f"with {counted(evaluations, 'evaluation')}, and at least "
@@ -119,12 +119,11 @@ def _classes_without_boxes(names: Dict[int, str], columns: Columns) -> List[str]
     return [f"no box to train on, so never found: {counted(len(missing), 'class')}, {texts}"]
 
 
-def _passes(epochs: float) -> str:
-    if epochs < 1:
-        return (
-            f"{epochs:.2g} of a pass over the data, which is too little (give more time or steps)"
-        )
-    return f"{counted(round(epochs), 'pass', 'passes')} over the data"
+def _passes(epochs: float, is_fine_tuned: bool, trained_images: int) -> str:
+    text = counted(round(epochs), "pass", "passes") if epochs >= 1 else f"{epochs:.2g} of a pass"
+    is_little = epochs < 1 or (not is_fine_tuned and trained_images < starter_boxes.FEW_IMAGES)
+    remedy = ", which is little (give more time or steps)" if is_little else ""
+    return f"{text} over the data{remedy}"
 
 
 def _require_data(records: starter.Records, num_boxes: int, num_held_out: int) -> None:
@@ -168,7 +167,8 @@ def _set_sizes(
     # Memory is about proportional to the number of pixels; half of it must be enough.
     room = memory / 2 * speed.batch_size / speed.num_bytes
     enlarged = min(math.sqrt(room), most_enlarged)
-    limits = starter_boxes.SizeLimits(epochs, resizer.height * enlarged)
+    few_epochs = max(starter_boxes.FEW_EPOCHS, starter_boxes.FEW_IMAGES / columns.num_images)
+    limits = starter_boxes.SizeLimits(epochs, resizer.height * enlarged, few_epochs)
     measured = resizer.height
     lines = starter_boxes.fit_boxes(draft, columns, limits, names, has_heads=has_heads)
     height = starter.model_part(draft.config).image_resizer.fixed_shape_resizer.height

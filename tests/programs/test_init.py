@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Dict, List, Sequence
 
@@ -313,6 +314,8 @@ def coverage(
     [
         # A class with anchors at every size is found from 2 cells of 16 pixels on.
         (lambda s: 0.0, (50.0,), 0.08, 416, None, "At 300 pixels a class is too small"),
+        # Images are so few that these passes are few steps.
+        (lambda s: 0.0, (50.0, math.inf, 60.0), 0.08, 288, 416, "300 pixels would allow 50"),
         # The rare class decides, although the common one has anchors at every size.
         (
             lambda s: 250 / s - 0.5,
@@ -431,7 +434,10 @@ def test_weights_take_larger_inputs_only_if_time_allows(hours, height):
     columns = columns_of([[0.5, 0.5, 0.53, 0.53]] * 2000, 2000)
     starter_plan._set_sizes(draft, columns, Budget(hours=hours), {1: "bee"}, True)
     assert draft.config.model.ssd.image_resizer.fixed_shape_resizer.height == height
-    assert "0.08 of a pass over the data, which is too little" in starter_plan._passes(0.08)
+    assert "0.08 of a pass over the data, which is little" in starter_plan._passes(0.08, True, 99)
+    for is_fine_tuned, images in [(False, 2399), (False, 2400), (True, 2399)]:
+        text = starter_plan._passes(25.2, is_fine_tuned, images)
+        assert (text == "25 passes over the data") == (is_fine_tuned or images > 2399)
 
 
 def test_the_chosen_size_of_centernet_is_too_small_for_a_class():
