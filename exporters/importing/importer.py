@@ -255,11 +255,12 @@ def _apply_anchor_order(
                 "the option out"
             )
         if order is None:
+            counts = len(published.anchors), len(own_model.anchors)
+            size = f"; they differ by up to {difference:.3g} of an image's side"
             warnings.append(
-                f"the {len(published.anchors)} anchors of the file are not the "
-                f"{len(own_model.anchors)} anchors of the configuration; they differ by up "
-                f"to {difference:.3g} of an image's side. Correct the anchor_generator, or boxes "
-                "are wrong"
+                f"the {counts[0]} anchors of the file are not the {counts[1]} anchors of the "
+                f"configuration{size if counts[0] == counts[1] else ''}. Correct the "
+                "anchor_generator or the image_resizer, or boxes are wrong"
             )
         else:
             notes.append(

@@ -94,11 +94,11 @@ def test_anchors_that_need_other_operations_are_not_computed():
     assert publish(graph_def, "a.pb").anchors is None
 
 
-def _compared(shift, order):
+def _compared(shift, order, count=12):
     """Notes and warnings on anchors of a file, which are `shift` from ours in the order "last"."""
     ours = np.random.default_rng(0).uniform(size=(12, 4))
     own = types.SimpleNamespace(places=(2, 1), anchors=ours)
-    published = types.SimpleNamespace(anchors=ours + shift)
+    published = types.SimpleNamespace(anchors=ours[:count] + shift)
     mapped = types.SimpleNamespace(values={})
     model = text_format.Parse(SSD, model_pb2.DetectionModel())
     return importer._apply_anchor_order(own, published, mapped, model, order)
@@ -109,5 +109,7 @@ def test_anchors_of_the_file_are_compared_with_ours():
     assert "are equal (largest difference 2e-06" in equal and not warnings
     _, (other,) = _compared(0.5, "2017")
     assert "they differ by up to 0.5 of an image's side" in other
+    _, (fewer,) = _compared(0.0, None, 6)
+    assert "the 6 anchors of the file are not the 12 anchors of the configuration. Correct" in fewer
     with pytest.raises(UsageError, match=r"--anchor_order 2017: .* have the order last"):
         _compared(0.0, "2017")
