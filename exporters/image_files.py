@@ -67,7 +67,8 @@ def list_images(paths: Sequence[str], *, recursive: bool = False, skipped: str =
         elif os.path.exists(path):
             images.append(path)
         else:
-            raise FileNotFoundError(f"the image file or folder {path} does not exist")
+            hint = "; write a pattern without quotes" if "*" in path else ""
+            raise FileNotFoundError(f"the image file or folder {path} does not exist{hint}")
     return images
 
 

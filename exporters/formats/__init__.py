@@ -66,7 +66,9 @@ def exported_models(path: str) -> List[FoundModel]:
     """
     path = current(path)
     if not tf.io.gfile.exists(path):
-        raise FileNotFoundError(f"no such model: {plain(path)}")
+        is_checkpoint = tf.io.gfile.exists(f"{path}.index")
+        hint = "; it is a checkpoint, and a model is made of it by estimator-det export"
+        raise FileNotFoundError(f"no such model: {plain(path)}{hint if is_checkpoint else ''}")
     # The SavedModel first: it contains its label map and thresholds. A checkpoint does not run.
     names = sorted({*FORMATS} - {tf2_checkpoint.NAME}, key=lambda n: (n != "saved_model", n))
     models = [

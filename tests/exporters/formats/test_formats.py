@@ -51,6 +51,8 @@ def test_the_folder_of_the_export_that_a_model_is_in(tmp_path, monkeypatch):
 def test_files_that_are_no_model(tmp_path, exported):
     with pytest.raises(FileNotFoundError, match="no such model"):
         formats.load_model(str(tmp_path / "none"))
+    with pytest.raises(FileNotFoundError, match="it is a checkpoint, and a model is made of it"):
+        formats.load_model(str(exported / "model.ckpt"))
     for content in (b"", b"\n", b"\n\n\n\n\n\n", b"text", b"\x08\x01\x12"):
         path = tmp_path / "file.pb"
         path.write_bytes(content)
