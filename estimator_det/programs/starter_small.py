@@ -8,6 +8,7 @@ from typing import Dict, List, Mapping, Tuple
 import numpy as np
 
 from estimator_det.console.printing import quoted
+from estimator_det.images.tiles import OVERLAP
 from estimator_det.programs.starter_models import (
     DEFAULT_MODEL,
     DEFAULT_STRIDE,
@@ -22,6 +23,9 @@ from model_fn.checks.data_problems import FEW_BOXES
 MIN_CELLS = 2  # cells of the finest feature map that a box should cover in each direction
 MOST_ENLARGED = 2  # a larger input by this factor takes four times as long, which is the most
 SMALLEST_TILE = 64  # pixels
+# Longer side of a box, as a share of the side of tiles, up to which a tile has it whole in half of
+# all places or more.
+LONGEST = 1 - (1 - OVERLAP) / 2
 UNCUT = 0.9  # the median box in tiles, which cut some boxes off, as a share of it in whole images
 
 
@@ -83,7 +87,9 @@ def small_classes(
     smallest = min((originals[class_id] for class_id in small), default=0.0)
     enlarged = UNCUT * smallest / needed
     side = min(input_size) if math.isinf(published_side) else published_side
-    tile = max(int(side * enlarged), SMALLEST_TILE)
+    longer = box_sizes(columns).max(axis=1)
+    longest = max((float(np.median(longer[ids == class_id])) for class_id in small), default=0.0)
+    tile = max(int(side * enlarged), SMALLEST_TILE, math.ceil(longest / LONGEST))
     lost = ", ".join(quoted(names.get(i, i)) for i in _too_large(columns, tile))
     height, width = input_size
     texts = {}
@@ -94,15 +100,16 @@ def small_classes(
             remedies.append(f"more time or memory for an input of {size} pixels")
         if stride > FINER_STRIDE:
             remedies.append(f"--model {FINER_MODEL}, whose finest map has {FINER_STRIDE} pixels")
-        remedies.append(f"convert --tiles {tile}, with eval_config.tiles.side={tile}")
+        if tile < columns.sizes.max():
+            remedies.append(f"convert --tiles {tile}, with eval_config.tiles.side={tile}")
         reason = f"{MIN_CELLS} cells of the finest feature map"
         texts[class_id] = (
             f"the shorter side of half of its boxes is below {side:.0f} pixels of the input of "
             f"{width}x{height}; it should be {needed:.0f}, "
             f"{reason if stride >= FINER_STRIDE else 'to have a shape'}. "
-            f"Give {', or '.join(remedies)}"
+            f"Give {', or '.join(remedies) or 'pictures from a shorter distance'}"
         )
-        if lost:
+        if lost and tile < columns.sizes.max():
             texts[class_id] += f"; most boxes of {lost} are too large for such tiles"
     return texts
 

@@ -357,16 +357,21 @@ def test_the_size_of_the_input_leaves_no_class_without_anchors(
         # An input that is a little larger costs less than a pyramid.
         (0.105, False, r"below 31 pixels.*be 32.*an input of 305 pixels, or --model ssd_mob"),
         (0.08, True, "an input of 400 pixels, or --model ssd_mobilenet_v2_fpnlite_keras"),
-        (0.02, True, r"below 6 pixels of the input of 300x300; it.*be 32.*--tiles 84"),
+        # Tiles of 84 pixels would cut most boxes of 75.
+        (0.02, True, r"below 6 pixels of the input of 300x300; it.*be 32.*--tiles 125"),
     ],
 )
 def test_a_class_of_small_boxes_gets_a_finer_map_or_a_line(side, needs_finer, text):
-    wide = columns_of([[0.1, 0.1, 0.1 + side * factor, 0.9] for factor in (1, 1.2) * 20])
+    wide = columns_of([[0.1, 0.1, 0.1 + side * factor, 0.25] for factor in (1, 1.2) * 20])
     wide = wide._replace(class_ids=np.int32([1, 2] * 20))
     assert starter_small.needs_finer_map(wide) == needs_finer
     lines = starter_small.small_classes(wide, (300, 300), 16, RARE)
     assert re.search(text, lines.get(1, "")) and bool(lines) == bool(text), lines
     assert len({re.search(r"--tiles \d+", line)[0] for line in lines.values()}) <= 1
+    # Tiles as large as the image are none.
+    wide.boxes[:, 3] = 0.9
+    lines = starter_small.small_classes(wide, (20, 20), 8, RARE)
+    assert all(line.endswith("Give pictures from a shorter distance") for line in lines.values())
     # Whatever the feature map, fewer pixels than 16 show no shape.
     assert bool(starter_small.small_classes(wide, (144, 144), 4, RARE)) == (side < 0.11)
 
