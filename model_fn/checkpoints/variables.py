@@ -148,8 +148,12 @@ def check_types(checkpoint: str, variables: Mapping[str, tf.Variable]) -> None:
 
 
 def under_own_names(shapes: Shapes, variables: Mapping[str, tf.Variable]) -> Shapes:
-    """Shapes of an object-based checkpoint by our names of the variables, as explanations need."""
-    names = {key: each.op.name for key, each in variables.items() if key.endswith(VALUE_SUFFIX)}
+    """Shapes by our names of the variables, as explanations need; keys may be others.
+
+    Object-based checkpoints have paths, and evaluations read averages of weights.
+    """
+    others = (VALUE_SUFFIX, AVERAGE_SUFFIX)
+    names = {key: each.op.name for key, each in variables.items() if key.endswith(others)}
     return {names.get(name, name): shape for name, shape in shapes.items()} if names else shapes
 
 

@@ -30,6 +30,8 @@ def test_check_variables(saved):
         halves = tf1.get_variable("halves", [2, 3], tf.float16)
         with pytest.raises(RunError, match=r"(?s)weights in .*is float32.*float16.*import"):
             variables.check_variables(saved, {"weights": halves})
+        average = "weights" + variables.AVERAGE_SUFFIX
+        assert variables.under_own_names({average: [2]}, {average: weights}) == {"weights": [2]}
         many = {f"other_{index}": weights for index in range(30)}
         with pytest.raises(RunError, match="…") as error:
             variables.check_variables(saved, many)
