@@ -163,16 +163,18 @@ def greedy_match(
         return matched
     free = np.ones((len(ignored), len(limits), num_objects), bool)
     rows, columns = np.ogrid[: len(ignored), : len(limits)]
-    # Most detections overlap nothing: skipping them is what makes this fast.
-    for i in np.flatnonzero((overlaps >= limits[0]).any(axis=1)):
-        possible = free & (overlaps[i] >= limits)
-        proper = possible & ~ignored[:, np.newaxis]
+    # Most detections overlap few objects or none: skipping the others is what makes this fast.
+    is_near = overlaps >= limits[0]
+    for i in np.flatnonzero(is_near.any(axis=1)):
+        near = np.flatnonzero(is_near[i])
+        possible = free[..., near] & (overlaps[i, near] >= limits)
+        proper = possible & ~ignored[:, np.newaxis, near]
         possible = np.where(proper.any(axis=2, keepdims=True), proper, possible)
-        values = np.where(possible, overlaps[i], -1.0)
+        values = np.where(possible, overlaps[i, near], -1.0)
         if last_of_equal:
-            best = num_objects - 1 - values[..., ::-1].argmax(axis=2)
+            best = near[len(near) - 1 - values[..., ::-1].argmax(axis=2)]
         else:
-            best = values.argmax(axis=2)
+            best = near[values.argmax(axis=2)]
         is_taken = possible.any(axis=2)
         matched[:, :, i] = np.where(is_taken, best, -1)
         free[rows, columns, best] &= ~is_taken | crowd[best]

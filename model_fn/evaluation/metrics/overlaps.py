@@ -38,9 +38,13 @@ def box_area(boxes: np.ndarray) -> np.ndarray:
 def _shared_area(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     first = np.asarray(first, np.float64)[..., :, np.newaxis, :]
     second = np.asarray(second, np.float64)[..., np.newaxis, :, :]
-    low = np.maximum(first[..., :2], second[..., :2])
-    high = np.minimum(first[..., 2:], second[..., 2:])
-    return np.maximum(high - low, 0.0).prod(axis=-1)
+    # One direction after the other: NumPy is slow along an axis of two.
+    height, width = (
+        np.minimum(first[..., high], second[..., high])
+        - np.maximum(first[..., low], second[..., low])
+        for low, high in ((0, 2), (1, 3))
+    )
+    return np.maximum(height, 0.0) * np.maximum(width, 0.0)
 
 
 def mask_iou(
@@ -61,6 +65,9 @@ def mask_areas(masks: Sequence[RunLength]) -> np.ndarray:
 def box_objects(image: EvaluatedBatch) -> ImageObjects:
     """Boxes of an image of a batch for COCO's matching."""
     detections, boxes = image.detection_boxes, image.boxes
+    overlaps = box_iou(detections, boxes)
+    if np.any(image.is_crowd):  # The other overlaps take as long.
+        overlaps = np.where(image.is_crowd, box_ioa(detections, boxes), overlaps)
     return ImageObjects(
         scores=image.detection_scores,
         categories=image.detection_classes,
@@ -69,7 +76,7 @@ def box_objects(image: EvaluatedBatch) -> ImageObjects:
         true_areas=np.where(image.area > 0, image.area, box_area(boxes)),
         is_crowd=image.is_crowd,
         is_ignored=image.is_crowd,
-        overlaps=np.where(image.is_crowd, box_ioa(detections, boxes), box_iou(detections, boxes)),
+        overlaps=overlaps,
     )
 
 
