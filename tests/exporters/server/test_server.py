@@ -312,14 +312,12 @@ def test_usage(capsys, tmp_path):
             server_run.run(None, None, "127.0.0.1", port, announce=print)
 
     def start(thread: threading.Thread) -> None:
-        assert thread.daemon  # else the process goes on after the error
-        raise RuntimeError("can't start new thread")
+        raise RuntimeError("a daemon" if thread.daemon else "the process goes on")
 
     with (
+        mock.patch.multiple(server_run, uvicorn=mock.DEFAULT, signal=mock.DEFAULT),
         mock.patch.object(threading.Thread, "start", start),
-        mock.patch("signal.signal"),
-        mock.patch.object(server_run, "uvicorn"),  # its logging closes the stream of pytest
-        pytest.raises(RuntimeError, match="new thread"),
+        pytest.raises(RuntimeError, match="a daemon"),
     ):
         server_run.run(mock.Mock(), mock.Mock(), "127.0.0.1", 0, announce=print)
 
