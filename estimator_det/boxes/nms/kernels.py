@@ -41,6 +41,7 @@ class NmsOptions:
     soft_sigma: float = 0.0
     change_frame: bool = False  # return boxes relative to the clip windows
     static_shapes: bool = False  # use only ops that TPU and XLA can run. The result is the same.
+    static_candidates: int = 10  # candidates per detection, if `static_shapes`
 
 
 class Picks(NamedTuple):

@@ -123,8 +123,8 @@ def _first_state(remaining: tf.Tensor, batch: Any, max_total: int) -> _LoopState
 
 def _num_candidates(options: NmsOptions) -> int:
     # More than in `kernels`, where a further attempt is cheap: the loop over all scores has a step
-    # for each pick. Proposals, all of one class, overlap most.
-    return max(FIRST_CANDIDATES, 10 * options.max_total)
+    # for each pick.
+    return max(FIRST_CANDIDATES, options.static_candidates * options.max_total)
 
 
 def _block_size(options: NmsOptions) -> int:
@@ -175,11 +175,17 @@ def _best_candidates(
     boxes: tf.Tensor, remaining: tf.Tensor, windows: tf.Tensor, options: NmsOptions
 ) -> Tuple[_Candidates, tf.Tensor]:
     """The candidates, and bool [B]: an image has no others."""
-    batch, num_classes, num_anchors = sizes(remaining)
-    count = min(_num_candidates(options), num_classes * num_anchors)
+    batch, _, num_anchors = sizes(remaining)
+    flat = tf.reshape(remaining, [batch, -1])
+    count, num_scores = _num_candidates(options), remaining.shape[1:].num_elements()
+    if num_scores is None:  # images of any size: there may be fewer than `count`
+        flat = tf.pad(flat, [[0, 0], [0, count]], constant_values=_SUPPRESSED)
+    else:
+        count = min(count, num_scores)
     # By class, then anchor, which is the order of equal scores.
-    scores, places = tf.math.top_k(tf.reshape(remaining, [batch, -1]), count)
-    has_no_others = (scores[:, -1] <= _SUPPRESSED) | (count == num_classes * num_anchors)
+    scores, places = tf.math.top_k(flat, count)
+    places = tf.where(scores > _SUPPRESSED, places, 0)
+    has_no_others = (scores[:, -1] <= _SUPPRESSED) | (count == num_scores)
     padding = [[0, 0], [0, max(count, options.max_total) + _block_size(options) - count]]
     scores = tf.pad(scores, padding, constant_values=_SUPPRESSED)
     places = tf.pad(places, padding)
@@ -247,6 +253,7 @@ def _candidate_picks(
     candidates, has_no_others = _best_candidates(boxes, remaining, windows, options)
     block_size = _block_size(options)
     max_picks = options.max_total + block_size
+    limit = options.max_per_class * sizes(remaining)[1]  # most picks, with or without area
     places = np.arange(max_picks, dtype=np.float32)
     columns = tf.transpose(candidates.table, [0, 2, 1])
     is_real = tf.cast(candidates.scores > _SUPPRESSED, tf.float32)[:, None]
@@ -254,7 +261,7 @@ def _candidate_picks(
     num_real = tf.reduce_sum(tf.cast(is_real, tf.int32), axis=2, keepdims=True)
 
     def needs_more(state: _BlockState) -> tf.Tensor:
-        is_short = (state.num_visible < options.max_total) & (state.num < max_picks)
+        is_short = (state.num_visible < options.max_total) & (state.num < min(limit, max_picks))
         return tf.reduce_any(is_short & (state.start < num_real))
 
     def pick_of_block(state: _BlockState) -> Tuple[_BlockState]:
@@ -291,6 +298,7 @@ def _candidate_picks(
         )
     )  # fmt: skip
     picks = best_picks(Picks(scores, labels, anchors, is_row & is_visible), options.max_total)
+    has_no_others |= state.num[:, 0, 0] >= limit
     return picks, picks.valid[:, -1] | (has_no_others & ~is_row[:, -1])
 
 
@@ -307,9 +315,8 @@ def static_picks(
     class_scores = tf.transpose(scores, [0, 2, 1])
     is_candidate = class_scores >= score_floor(options.score_threshold)
     remaining = tf.where(is_candidate, class_scores, _SUPPRESSED)
-    num_scores = scores.shape[2] * (scores.shape[1] or 0)
     # Soft suppression may lower the best scores below all others.
-    if options.soft_sigma > 0.0 or not num_scores:
+    if options.soft_sigma > 0.0 or 0 in scores.shape[1:]:
         return _picks_of_all(boxes, remaining, windows, options)
     first_picks, is_complete = _candidate_picks(boxes, remaining, windows, options)
     remaining = tf.where(is_complete[:, None, None], _SUPPRESSED, remaining)

@@ -221,6 +221,25 @@ def test_static_suppression_gives_what_the_other_gives(
             np.testing.assert_allclose(mine, other, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
+@pytest.mark.parametrize("num_anchors", [60, None])
+@pytest.mark.parametrize("num_candidates", [40, 1024])
+def test_candidates_are_enough(monkeypatch, num_anchors, num_candidates):
+    """For images of any size, too, and if picks outside their windows fill the only class."""
+    monkeypatch.setattr(static, "_num_candidates", lambda _: num_candidates)
+    monkeypatch.setattr(static, "_picks_of_all", lambda *_: static._no_picks(2, 9))
+    windows = np.float32([[0.1, 0.0, 0.4, 0.9]] * 2)
+    given, options = random_scene(0, num_classes=1), multiclass.NmsOptions(0.0, 0.4, 9, 9)
+    wanted = run({**given, "clip_windows": windows}, options)
+    assert (wanted.num < 9).all()
+    got = tf.function(
+        lambda *args: multiclass.multiclass_nms(
+            *args, dataclasses.replace(options, static_shapes=True), windows
+        ),
+        input_signature=[tf.TensorSpec([None, num_anchors, 1, *end]) for end in ([4], [])],
+    )(given["boxes"], given["scores"])
+    np.testing.assert_array_equal(got.anchor_indices, wanted.anchor_indices)
+
+
 def _boxes(*rows: list) -> np.ndarray:
     """Boxes of one image, shared by all classes: float32 [1, A, 1, 4]."""
     return np.float32([[[row] for row in rows]])

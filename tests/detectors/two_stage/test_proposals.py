@@ -55,7 +55,9 @@ def test_first_stage_as_configured():
         "first_stage_nms_score_threshold: 0.25 first_stage_box_predictor_depth: 16 "
         "first_stage_box_predictor_kernel_size: 5 first_stage_atrous_rate: 2"
     )
-    assert found.nms == NmsOptions(0.25, 0.5, max_per_class=300, max_total=300)
+    assert found.nms == NmsOptions(
+        0.25, 0.5, max_per_class=300, max_total=300, static_candidates=20
+    )
     assert (found.head.depth, found.head.kernel_size, found.head.atrous_rate) == (16, 5, 2)
 
 
