@@ -113,7 +113,7 @@ def export_coco(
     categories = dataset.pop("categories", None) or _categories(label_map)
     ids = {category["name"]: category["id"] for category in categories}
     numbers = {each["id"]: len(each["keypoints"]) for each in categories if "keypoints" in each}
-    writer = _Writer(options, ids, label_map.names, numbers)
+    writer = _Writer(options, ids, label_map, numbers)
     folder = os.path.dirname(os.path.abspath(options.output))
     os.makedirs(folder, exist_ok=True)
     writer.number(_records(paths))
@@ -171,12 +171,12 @@ class _Writer:
         self,
         options: CocoOptions,
         ids: Dict[str, int],
-        names: Dict[int, str],
+        label_map: LabelMap,
         num_keypoints: Dict[int, int],
     ) -> None:
         self._options = options
         self._ids = ids  # class name -> id of the category
-        self._names = names  # id of the label map -> class name
+        self._label_map = label_map
         self._num_keypoints = num_keypoints  # by id of the category
         self._keeps_image_ids = self._keeps_object_ids = True
         self.num_images = self.num_annotations = 0
@@ -219,7 +219,18 @@ class _Writer:
 
     def _category(self, number: int) -> int:
         """The category of an id of the label map."""
-        return self._ids.get(self._names.get(number, ""), number)
+        return self._ids.get(self._label_map.names.get(number, ""), number)
+
+    def _check_class(self, record: _Record, i: int, number: int) -> None:
+        """Refuses the class of an object that the label map lacks, or has with another id."""
+        text = record.object_value("class/text", i)
+        name = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
+        labels = self._label_map
+        if number not in labels.names or labels.ids.get(name, number) != number:
+            raise record.error(
+                f"class {number} ({quoted(name)}) does not fit {plain(labels.path)}. Give the "
+                "label map of the records"
+            )
 
     def _annotations(
         self, record: _Record, size: Tuple[int, int], image_id: Any
@@ -232,6 +243,7 @@ class _Writer:
         fields = record.object_fields
         keypoints = _keypoints(record, len(labels), size)
         for i, (label, *box) in enumerate(zip(labels, *sides)):
+            self._check_class(record, i, label)
             extra = dict(fields[i]) if len(fields) == len(labels) else {}
             pixels = box_from_stored(box, *size)
             exact = extra.pop("bbox", None)

@@ -222,6 +222,8 @@ def test_ids_that_repeat_are_not_kept(source_ids, object_ids, image_ids, annotat
     [
         ({}, "the file name '../../x.png' leads out of"),
         ({"image/object/class/label": [1, 1]}, "lists of boxes differ in length"),
+        ({"image/object/class/label": [2]}, r"class 2 \(''\) does not fit .*/map.pbtxt"),
+        ({"image/object/class/text": [b"cat"]}, r"class 1 \('cat'\) does not fit .*/map.pbtxt"),
         ({"image/object/mask": [samples.png(0, 4, 4)]}, "a mask is no PNG of the image's size"),
         ({"image/encoded": [b"x"]}, "image/encoded is not an image"),
         (None, "fail their checksum"),
@@ -236,7 +238,7 @@ def test_faults_of_records_are_reported_by_file_and_number(features, message, tm
     path = tmp_path / "x.record-00000-of-00001"
     if features is None:
         path.write_bytes(path.read_bytes()[:-9] + b"damage...")
-    writer.write_label_map({1: "dog"}, str(tmp_path / "map.pbtxt"))
+    writer.write_label_map({1: "dog", 3: "cat"}, str(tmp_path / "map.pbtxt"))
     options = to_coco.CocoOptions(
         [str(path)], str(tmp_path / "x.json"), str(tmp_path / "map.pbtxt"),
         write_images="" if features else str(tmp_path / "images"),
