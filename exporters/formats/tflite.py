@@ -49,7 +49,7 @@ from exporters.formats.tflite_reader import (
     read_tflite,
     unpack,
 )
-from exporters.loaded_model import CLASSES, NUM, LoadedModel
+from exporters.loaded_model import BOXES, CLASSES, NUM, LoadedModel
 from exporters.network import ExportOptions, RestoredNetwork
 from exporters.reading.published import Published, damaged
 from inputs.label_map import read_label_map
@@ -239,6 +239,8 @@ class TfliteDetector(LoadedModel):
         number = int(outputs[NUM].reshape(()))
         for name in outputs.keys() - {NUM}:  # POSTPROCESS fills them up to the number only
             outputs[name][:, number:] = 0
+        # POSTPROCESS does not cut boxes to the image, as other formats do.
+        outputs[BOXES] = outputs[BOXES].clip(0, 1)
         outputs[NUM] = outputs[NUM].reshape(-1)
         return outputs if self._postprocess is None else {**outputs, **self._raw(self._postprocess)}
 
