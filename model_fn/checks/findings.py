@@ -97,4 +97,6 @@ def classes_without_anchors(
         f"class {quoted(name)} has an average precision of {precision:.3f}, the best class "
         f"{best:.3f}"
     )
-    return [heading, *map(str, problems)] if problems else []
+    # An error says that there is no model, as in an evaluation of records and detections alone.
+    lines = [str(each) for each in problems if each.severity != "error"]
+    return [heading, *lines] if lines else []

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from estimator_det.errors import error, warning
 from estimator_det.files import json_lines
 from estimator_det.protos import pipeline_pb2
 from model_fn.checks import data_check, findings
@@ -53,7 +54,8 @@ def test_overfitting(tmp_path, step, evaluated, found):
     ],
 )
 def test_classes_without_anchors(monkeypatch, precisions, dots, found):
-    monkeypatch.setattr(data_check, "anchor_problems", lambda config, max_records: ["too small"])
+    problems = [warning("a", "is small", "b"), error("model", "is missing", "add it")]
+    monkeypatch.setattr(data_check, "anchor_problems", lambda config, max_records: problems)
     lines = findings.classes_without_anchors(None, precisions, {"big": 9, "dot": dots})
     text = "class 'dot' has an average precision of 0.016, the best class 0.800"
-    assert lines == ([text, "too small"] if found else [])
+    assert lines == ([text, str(problems[0])] if found else [])
