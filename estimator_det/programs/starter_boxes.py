@@ -425,7 +425,7 @@ def _aspect_ratios(columns: Columns, number: int) -> List[float]:
     extents = np.maximum(columns.boxes[:, 2:] - columns.boxes[:, :2], 1e-4)
     # Quantiles put ratios where boxes are; 1 stays, since generators treat it in a special way.
     places = (np.arange(number - 1) + 0.5) / max(number - 1, 1)
-    return [1.0, *np.quantile(extents[:, 1] / extents[:, 0], places).clip(0.2, 5.0)]
+    return [1.0, *np.quantile(extents[:, 1] / extents[:, 0], places).clip(0.1, 10.0)]
 
 
 def _listed(values: Iterable[float]) -> str:

@@ -281,6 +281,8 @@ def test_anchors_follow_from_elongated_boxes(model, small_network):
     assert after.coverage.best_iou.mean() > before.best_iou.mean() + 0.1
     assert f"{after.coverage.best_iou.mean():.2f} on average" in after.reason
     if model == "ssd_mobilenet_v1":
+        ratios = after.config.model.ssd.anchor_generator.ssd_anchor_generator.aspect_ratios
+        assert max(ratios) == 10  # Some boxes are even wider.
         # Heads that are restored keep their anchors only if each class has enough of them.
         large = columns_of([[0.1, 0.1, 0.6, 0.6]] * 1000, num_images=1000)
         both = join([large, columns._replace(class_ids=columns.class_ids + 1)])
