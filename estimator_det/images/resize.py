@@ -69,6 +69,17 @@ def next_multiple(length: Length, multiple: int) -> Length:
     return (length + multiple - 1) // multiple * multiple
 
 
+def _nearest_pixels(size: Length, old_size: Length) -> tf.Tensor:
+    """The pixel of the old image for each pixel of the new one, int32 [size].
+
+    TensorFlow's operation selects the same ones. ONNX Runtime and OpenVINO divide by the rounded
+    inverse of the scale in their own, which yields another pixel where a quotient is whole.
+    """
+    scale = tf.cast(old_size, tf.float32) / tf.cast(size, tf.float32)
+    pixels = tf.cast(tf.floor(tf.cast(tf.range(size), tf.float32) * scale), tf.int32)
+    return tf.minimum(pixels, old_size - 1)
+
+
 @dataclass(frozen=True)
 class Resizer:
     """Resizes images and masks by a size rule; built by `make_resizer`."""
@@ -122,6 +133,10 @@ class Resizer:
         # An image of the right size is not resampled, and keeps its type.
         if is_static and images.shape[1:3] == [height, width]:
             return images
+        if method == "nearest" and not self.align_corners:
+            for axis, size, old_size in zip((1, 2), (height, width), height_and_width(images)):
+                images = tf.gather(images, _nearest_pixels(size, old_size), axis=axis)
+            return _with_shape(images, height, width)
         resized = tf1.image.resize(
             images, [height, width], method=method, align_corners=self.align_corners
         )

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from estimator_det.compat import tf
+from estimator_det.compat import tf, tf1
 from estimator_det.images import resize
 from estimator_det.protos import image_resizer_pb2, pipeline_pb2
 from tests.conftest import golden_component
@@ -135,6 +135,17 @@ def test_no_masks():
         resizer.resize_masks, input_signature=[tf.TensorSpec([None, None, None], tf.float32)]
     )
     assert function(np.zeros((0, 9, 9), np.float32)).shape == (0, 4, 5)
+
+
+@pytest.mark.parametrize("size", [(480, 640), (741, 7), (1, 1080)])
+def test_nearest_pixels_are_those_of_the_operation(size):
+    """But without the operation, whose pixels in ONNX and OpenVINO differ."""
+    images = np.arange(size[0] * size[1], dtype=np.float32).reshape(1, *size, 1)
+    text = "fixed_shape_resizer { height: 128 width: 300 resize_method: NEAREST_NEIGHBOR }"
+    function = tf.function(lambda x: make(text).resize(x)[0]).get_concrete_function(images)
+    assert "ResizeNearestNeighbor" not in {each.type for each in function.graph.get_operations()}
+    wanted = tf1.image.resize_nearest_neighbor(images, [128, 300])
+    np.testing.assert_array_equal(function(tf.constant(images)), wanted)
 
 
 @pytest.mark.parametrize("gray", ["true", "false"])
