@@ -92,6 +92,11 @@ def _convert(graph: str, image: str, outputs: List[str], path: str) -> None:
             output_names=output_tensors,
             custom_op_handlers={"CropAndResize": (_align_regions, [])},
         )
+        for node in converted.get_nodes():
+            if node.type == "Resize" and node.get_attr_value("mode") == b"cubic":
+                # TensorFlow's kernel without half-pixel centres; tf2onnx assumes the other one.
+                node.set_attr("cubic_coeff_a", -0.75)
+                node.set_attr("exclude_outside", 0)
         # By default, tf2onnx copies the graph before each of its passes in case that one fails,
         # which is half of its work. One copy is enough: after a failure all begin again as usual.
         original = copy.deepcopy(converted)

@@ -9,7 +9,7 @@ from exporters.formats.onnx import Onnx
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [(4, 3), (1, 2)])
-def test_crops_are_aligned_regions(size, tmp_path):
+def test_crops_and_bicubic_images(size, tmp_path):
     pytest.importorskip("tf2onnx")
     onnxruntime = pytest.importorskip("onnxruntime")
     random = np.random.default_rng(0)
@@ -20,8 +20,12 @@ def test_crops_are_aligned_regions(size, tmp_path):
     with tf.Graph().as_default() as graph, tf1.Session() as session:
         maps = tf1.placeholder(tf.float32, [None, None, None, 3], "maps")
         crops = tf.image.crop_and_resize(maps, boxes, [0, 1] * 4 + [0], size, name="crops")
-        expected = session.run(crops, {maps: images})
+        resized = tf1.image.resize_bicubic(maps, [4 * size[0], 2 * size[1]], name="resized")
+        expected = session.run([crops, resized], {maps: images})
         (tmp_path / "graph.pb").write_bytes(graph.as_graph_def().SerializeToString())
-    Onnx.convert(str(tmp_path / "graph.pb"), "maps", ["crops"], str(tmp_path / "model.onnx"))
-    given = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"maps:0": images})
-    np.testing.assert_allclose(given[0], expected, atol=1e-5)
+    path = str(tmp_path / "model.onnx")
+    Onnx.convert(str(tmp_path / "graph.pb"), "maps", ["crops", "resized"], path)
+    given = onnxruntime.InferenceSession(path).run(None, {"maps:0": images})
+    np.testing.assert_allclose(given[0], expected[0], atol=1e-5)
+    # TensorFlow rounds weights of pixels to a table of 1024 places.
+    np.testing.assert_allclose(given[1], expected[1], atol=2e-3)
