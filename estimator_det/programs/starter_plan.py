@@ -96,19 +96,23 @@ def make_plan(
     ]
     training_secs = steps * speed.seconds / starter.SHARE_OF_STEPS + starter.START_SECS
     minutes = (training_secs + evaluation_secs) / 60
-    # `train` without the option, as in `train project`, computes in float32.
-    slower = ""
-    if speed.precision != step_speed.FLOAT32:
-        slower = f" with --precision auto, {speeds[0].seconds:.2f} s without"
     expectation = (
         f"Expect: {steps:,} steps of {counted(batch_size, 'image')}, "
         f"{_passes(epochs, is_fine_tuned, steps * batch_size)}; "
-        f"{speed.seconds:.2f} s a step here{slower}, so about "
+        f"{_step_time(speeds, speed)}, so about "
         f"{counted(round(minutes), 'minute')} "
         f"with {counted(evaluations, 'evaluation')}, and at least "
         f"{speed.num_bytes / 1e9:.1f} GB of memory"
     )
     return Plan(draft.config, draft.reasons, findings, [expectation])
+
+
+def _step_time(speeds: List[step_speed.Speed], fastest: step_speed.Speed) -> str:
+    """Seconds of a step; `train` without --precision auto computes in float32, the first speed."""
+    text = f"{fastest.seconds:.2f} s a step here"
+    if fastest.precision == step_speed.FLOAT32:
+        return text
+    return f"{text} with --precision auto, {speeds[0].seconds:.2f} s without"
 
 
 def _classes_without_boxes(names: Dict[int, str], columns: Columns) -> List[str]:

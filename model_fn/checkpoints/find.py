@@ -102,7 +102,7 @@ def stem_of(path: str) -> str:
 
 
 def refuse_model(path: str) -> None:
-    """Raises FileNotFoundError if a path is of another file or folder that is no checkpoint."""
+    """Raises FileNotFoundError if a path names a file or folder that is no checkpoint."""
     if path.endswith(_ARCHIVES) and tf.io.gfile.exists(path):
         raise FileNotFoundError(
             f"no checkpoint {path}: it is an archive. Unpack it, and give the folder in it that "
