@@ -149,7 +149,7 @@ def _binary_entropy(
 
     TensorFlow's gradient keeps five tensors of all logits, and passes over them ten times.
     """
-    entropy = tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=logits)
+    entropy = tf.nn.softplus(logits) - targets * logits
     return entropy, lambda upstream: (
         upstream * (tf.sigmoid(logits) - targets),
         upstream * -logits,

@@ -111,14 +111,10 @@ class HardExampleMiner:
             if has_few_examples or self.iou_threshold < SPARSE_FROM_IOU
             else suppress_sparse
         )
-        # From here on anchors are in the order of their losses.
         usable = losses > -float("inf")
         _, order = tf.math.top_k(tf.where(usable, losses, -float("inf")), num_anchors)
         kept = suppress(
-            tf.gather(boxes, order, batch_dims=1),
-            tf.gather(usable, order, batch_dims=1),
-            self.iou_threshold,
-            limit,
+            boxes, order, tf.gather(usable, order, batch_dims=1), self.iou_threshold, limit
         )
         if self.max_negatives_per_positive is not None:
             kept = _limit_negatives(
@@ -127,11 +123,15 @@ class HardExampleMiner:
                 self.max_negatives_per_positive,
                 self.min_negatives,
             )
-        images = tf.broadcast_to(tf.range(tf.shape(order)[0])[:, None], tf.shape(order))
-        selected = tf.scatter_nd(
-            tf.stack([images, order], axis=-1), tf.cast(kept, tf.int32), tf.shape(order)
-        )
-        return selected > 0
+        selected = tf.gather(tf.reshape(kept, [-1]), _positions(order))
+        return tf.reshape(selected, tf.shape(order))
+
+
+def _positions(order: tf.Tensor) -> tf.Tensor:
+    """Places [B * A] of boxes in the `order` [B, A] of their images, counted through the batch."""
+    batch, num_boxes = tf.unstack(tf.shape(order), num=2)
+    rows = tf.reshape(order + num_boxes * tf.range(batch)[:, None], [-1, 1])
+    return tf.scatter_nd(rows, tf.range(batch * num_boxes), (batch * num_boxes)[None])
 
 
 def _limit_negatives(
@@ -149,13 +149,22 @@ def _limit_negatives(
 
 
 def suppress_all_pairs(
-    boxes: tf.Tensor, usable: tf.Tensor, iou_threshold: float, limit: Union[int, tf.Tensor]
+    boxes: tf.Tensor,
+    order: tf.Tensor,
+    usable: tf.Tensor,
+    iou_threshold: float,
+    limit: Union[int, tf.Tensor],
 ) -> tf.Tensor:
-    """Suppresses boxes [B, A, 4] greedily in their order -> bool [B, A], True if kept.
+    """Suppresses boxes [B, A, 4] greedily in an `order` -> bool [B, A] in it, True if kept.
 
-    Each box is compared with all kept boxes before it, image by image. Boxes that are not `usable`,
-    bool [B, A], are never kept; `limit` is the most boxes kept for an image.
+    Each box is compared with all kept boxes before it, image by image.
+
+    Args:
+        order: int32 [B, A], the boxes of each image from the first to the last.
+        usable: bool [B, A], in this order; other boxes are never kept.
+        limit: The most boxes kept for an image.
     """
+    boxes = tf.gather(boxes, order, batch_dims=1)
     batch, num_anchors = tf.unstack(tf.shape(usable), num=2)
     # The kernel sorts by score; falling scores keep the order of the boxes.
     scores = tf.where(usable, tf.cast(-tf.range(num_anchors), tf.float32), -float("inf"))
@@ -178,14 +187,20 @@ def suppress_all_pairs(
 
 
 def suppress_sparse(
-    boxes: tf.Tensor, usable: tf.Tensor, iou_threshold: float, limit: Union[int, tf.Tensor]
+    boxes: tf.Tensor,
+    order: tf.Tensor,
+    usable: tf.Tensor,
+    iou_threshold: float,
+    limit: Union[int, tf.Tensor],
 ) -> tf.Tensor:
     """Suppresses like `suppress_all_pairs`, but compares close pairs only; thresholds above 0.5.
 
     Boxes are sorted along a line on which boxes of high IoU cannot be far apart, and only
-    neighbours are compared. The cost grows with the number of neighbours.
+    neighbours are compared. The cost grows with the number of neighbours. The search does not wait
+    for the order.
     """
-    first, second = _close_pairs(boxes, iou_threshold)
+    pairs = tf.gather(_positions(order), _close_pairs(boxes, iou_threshold))
+    first, second = tf.reduce_min(pairs, axis=1), tf.reduce_max(pairs, axis=1)
     flat_usable = tf.reshape(usable, [-1])
     num_boxes = tf.size(flat_usable)
 
@@ -204,8 +219,8 @@ def suppress_sparse(
     return kept & (tf.cumsum(tf.cast(kept, tf.int32), axis=1) <= limit)
 
 
-def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Pairs of an image with an IoU above the threshold, as indices into [B * A]: earlier, later.
+def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> tf.Tensor:
+    """Pairs of an image with an IoU above the threshold, as indices [N, 2] into [B * A].
 
     The lower edges of two boxes of IoU above t, and their upper edges, are together less than
     s (1 - t) / t apart along an axis in which the boxes have size s. So the distance of two such
@@ -235,8 +250,14 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
     starts = stops - tf.cast(neighbours, tf.int64)
 
     def compare(step: tf.Tensor, pairs: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        numbers = tf.range(step * PAIRS, tf.minimum((step + 1) * PAIRS, stops[-1]))
-        box = tf.searchsorted(stops, numbers, side="right")
+        begin = step * PAIRS
+        count = tf.minimum(stops[-1] - begin, PAIRS)
+        numbers = begin + tf.range(count)
+        # The box of a pair is the number of boxes whose pairs end before it.
+        ends = tf.math.unsorted_segment_sum(
+            tf.ones_like(neighbours), tf.clip_by_value(stops - begin, 0, count), count + 1
+        )
+        box = tf.cumsum(ends)[:-1]
         neighbour = box + 1 + tf.cast(numbers - tf.gather(starts, box), tf.int32)
         iou = geometry.matched_iou(tf.gather(corners, box), tf.gather(corners, neighbour))
         close = iou > iou_threshold
@@ -249,8 +270,7 @@ def _close_pairs(boxes: tf.Tensor, iou_threshold: float) -> Tuple[tf.Tensor, tf.
         (tf.constant(0, tf.int64), tf.zeros([0, 2], tf.int32)),
         shape_invariants=(tf.TensorShape([]), tf.TensorShape([None, 2])),
     )
-    box, neighbour = tf.unstack(tf.gather(rows, pairs), num=2, axis=1)
-    return tf.minimum(box, neighbour), tf.maximum(box, neighbour)
+    return tf.gather(rows, pairs)
 
 
 def make_hard_example_miner(
