@@ -10,6 +10,8 @@ from inputs.machine import has_bfloat16
 # Weights of a pointwise kernel for each pixel from which, in bfloat16, a product of matrices is
 # faster on CPUs than the convolution's own gradient; in float32 it is faster for all.
 _MANY_WEIGHTS = 10
+# Weights of a pointwise kernel up to which, in float32, such a product is faster for images too.
+_FEW_WEIGHTS = 1 << 14
 
 
 def better_gradients(
@@ -96,12 +98,17 @@ def _is_product(op: tf.Operation) -> bool:
 def _pointwise_gradients(inputs: List[tf.Tensor], gradient: tf.Tensor) -> List[tf.Tensor]:
     """Gradients of images and kernel; the latter as a product of matrices.
 
-    On large maps, the kernel of CPUs for it takes two thirds of the time of TensorFlow's own.
+    On large maps, the kernel of CPUs for it takes two thirds of the time of TensorFlow's own. For
+    images, products with small kernels take .6 to 1 times, and with large ones up to 1.3 times.
     """
     images, kernel = inputs
     size, (depth, outputs) = tf.shape(images), kernel.shape[2:].as_list()
-    image_gradient = tf1.nn.conv2d_backprop_input(size, kernel, gradient, [1, 1, 1, 1], "SAME")
+    slopes = tf.reshape(gradient, [-1, outputs])
+    if kernel.dtype == tf.float32 and depth * outputs <= _FEW_WEIGHTS:
+        weights = tf.reshape(kernel, [depth, outputs])
+        image_gradient = tf.reshape(tf.matmul(slopes, weights, transpose_b=True), size)
+    else:
+        image_gradient = tf1.nn.conv2d_backprop_input(size, kernel, gradient, [1, 1, 1, 1], "SAME")
     image_gradient.set_shape(images.shape)
-    rows = tf.reshape(images, [-1, depth])
-    kernel_gradient = tf.matmul(rows, tf.reshape(gradient, [-1, outputs]), transpose_a=True)
+    kernel_gradient = tf.matmul(tf.reshape(images, [-1, depth]), slopes, transpose_a=True)
     return [image_gradient, tf.reshape(kernel_gradient, kernel.shape)]

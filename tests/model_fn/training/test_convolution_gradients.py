@@ -39,6 +39,20 @@ def test_kernels_of_small_maps_in_bfloat16_have_products_as_gradients(size, is_p
     assert ("MatMul" in types, "Conv2DBackpropFilter" in types) == (is_product, not is_product)
 
 
+@pytest.mark.parametrize("depth,is_product", [(128, True), (129, False)])
+def test_images_of_small_float32_kernels_have_products_as_gradients(depth, is_product):
+    generator = np.random.default_rng(0)
+    rows, kernel = (np.float32(generator.uniform(size=each)) for each in ((9, depth), (depth, 128)))
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        images = tf.reshape(rows, [1, 3, 3, depth])
+        with recompute.recomputable():
+            outputs = tf.nn.conv2d(images, kernel[None, None], 1, "SAME")
+        gradient = session.run(tf1.gradients(tf.nn.l2_loss(outputs), images)[0])
+    np.testing.assert_allclose(gradient[0], (rows @ kernel @ kernel.T).reshape(3, 3, depth), 1e-5)
+    types = {op.type for op in graph.get_operations()}
+    assert ("Conv2DBackpropInput" not in types) == is_product
+
+
 def _check_narrow_gradients(network: Callable[..., Any], shapes: Any) -> Dict[str, tf.DType]:
     """Checks gradients of images and kernel; returns the type of each kind of operation."""
     computed = []
