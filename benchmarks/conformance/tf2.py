@@ -46,7 +46,7 @@ def image_width(record: Record) -> int:
 
 def is_graph(graph: Record) -> bool:
     """True if the facts of a graph are of the TF2 line, where variables are rows."""
-    return isinstance(graph["variables"], list)
+    return isinstance(graph.get("variables"), list)  # an error has none
 
 
 def scales(graph: Record) -> Dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Dict, List, NamedTuple
 import numpy as np
 import pytest
 
+from benchmarks.conformance import goldens
 from benchmarks.conformance.compare import Check
 from tests.conftest import MODELS
 from tests.programs.forking import TIMEOUT, Forker
@@ -17,6 +18,13 @@ from tests.programs.forking import TIMEOUT, Forker
 LIGHT = "ssdlite_mobilenet_v1_coco"
 ALTERED = "ssd_mobilenet_v1_pets"
 CLASSES = "class_predictions_with_background"
+
+
+def test_all_golden_numbers_can_be_read():
+    read = [(each, name) for each in goldens.FOLDERS for name in goldens.names(each, "*")]
+    reasons = {case: goldens.read(*case).why_without_numbers for case in read}
+    (case,) = [case for case, reason in reasons.items() if reason]
+    assert case[1] == "ssd_mobilenet_v2_pets_keras" and "tf version 1" in reasons[case]
 
 
 def test_check_keeps_the_worst_and_its_place():
