@@ -10,7 +10,7 @@ from inputs.machine import has_bfloat16
 # Weights of a pointwise kernel for each pixel from which, in bfloat16, a product of matrices is
 # faster on CPUs than the convolution's own gradient; in float32 it is faster for all.
 _MANY_WEIGHTS = 10
-# Weights of a pointwise kernel up to which, in float32, such a product is faster for images too.
+# Weights of a pointwise kernel up to which, in float32, such a product is mostly faster for images.
 _FEW_WEIGHTS = 1 << 14
 
 
@@ -99,7 +99,7 @@ def _pointwise_gradients(inputs: List[tf.Tensor], gradient: tf.Tensor) -> List[t
     """Gradients of images and kernel; the latter as a product of matrices.
 
     On large maps, the kernel of CPUs for it takes two thirds of the time of TensorFlow's own. For
-    images, products with small kernels take .6 to 1 times, and with large ones up to 1.3 times.
+    images, products with most small kernels take .6 to 1 times, and with large ones up to 1.3.
     """
     images, kernel = inputs
     size, (depth, outputs) = tf.shape(images), kernel.shape[2:].as_list()
